@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_workers import python_command
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +24,12 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def workers_start_quickly(quick_servers: None) -> None:
     """Most of what a short run takes is the start of its fork server."""
+
+
+@pytest.fixture
+def evenload() -> list[str]:
+    """``python -m evenload``. A fixture, as stages in files that import it would use all that is loaded."""
+    return [*python_command(), "-c", "from evenload.__main__ import run; run()"]
 
 
 OWN_STEPS = """

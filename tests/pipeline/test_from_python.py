@@ -81,12 +81,13 @@ def test_values_come_back_as_they_were_from_items_of_any_kind(
     def all_of(inputs: Any) -> dict[str, Any]:
         return {"all": {**inputs}}
 
-    pipeline = Pipeline([Stage(all_of, outputs={"all": "json"})], folder=folder)
+    more: dict[str, Any] = {"folder": folder, "report": {"html": False, "trace": False}}
+    pipeline = Pipeline([Stage(all_of, outputs={"all": "json"})], **more)
     result = pipeline.run(iter(rows), backend="inline")
     assert repr(outputs(result)) == repr(loop(rows, lambda row: {"all": row}))
     assert repr([dict(row.inputs) for row in result]) == repr(rows)
     # A second program finds them in the run folder.
-    again = Pipeline([Stage(all_of, outputs={"all": "json"})], folder=folder).run(rows, backend="inline")
+    again = Pipeline([Stage(all_of, outputs={"all": "json"})], **more).run(rows, backend="inline")
     assert (repr(outputs(again)), again.n_restored) == (repr(outputs(result)), len(rows))
 
 
@@ -163,7 +164,9 @@ def test_classes_closures_lambdas_and_coroutines_travel_to_workers(tmp_path: Pat
 SHOUT = {"run": ["echo", '{{"shouted": "{words}"}}'], "reads_json": True}
 
 
-def test_the_same_job_in_yaml_gives_the_same_rows_from_the_command_line(tmp_path: Path, own: Any) -> None:
+def test_the_same_job_in_yaml_gives_the_same_rows_from_the_command_line(
+    tmp_path: Path, own: Any, evenload: list[str]
+) -> None:
     stages = [
         Stage(own.Grow, params={"by": 3}, call={"plus": 1}, batch=2, outputs={"grown": "number"}),
         Stage(own.greet, outputs={"words": "text"}, when="grown > 4"),
@@ -178,7 +181,7 @@ def test_the_same_job_in_yaml_gives_the_same_rows_from_the_command_line(tmp_path
     assert str(tmp_path) not in text
     here = pipeline.run(rows, out=tmp_path / "here")
     there = subprocess.run(
-        [sys.executable, "-m", "evenload", "run", "twin.yaml", "-o", "there", "-q", "--json"],
+        [*evenload, "run", "twin.yaml", "-o", "there", "-q", "--json"],
         cwd=tmp_path, capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert there.returncode == 0, there.stderr
@@ -255,9 +258,8 @@ def test_items_are_dicts_values_paths_frames_or_what_a_job_file_says(tmp_path: P
     (tmp_path / "in").mkdir()
     for name in ("a.txt", "b.txt"):
         (tmp_path / "in" / name).write_text(name)
-    see = Pipeline(
-        [Stage(lambda row: {"all": {**row}}, name="see", outputs={"all": "json"})], folder=tmp_path
-    )
+    stage = Stage(lambda row: {"all": {**row}}, name="see", outputs={"all": "json"})
+    see = Pipeline([stage], folder=tmp_path, report={"html": False, "trace": False})
 
     def seen(items: Any) -> list[tuple[str, dict[str, Any]]]:
         return [(row.id, row.outputs["all"]) for row in see.run(items, backend="inline", fresh=True)]
@@ -343,25 +345,25 @@ if __name__ == "__main__":
 
 
 def test_a_killed_program_goes_on_and_what_was_edited_is_done_anew(
-    tmp_path: Path, popen: Callable[..., subprocess.Popen], until: Callable[..., None]
+    tmp_path: Path, popen: Callable[..., subprocess.Popen], until: Callable[..., None], evenload: list[str]
 ) -> None:
     """The oracle is the program's own count of its calls, and plain arithmetic."""
     calls = tmp_path / "calls"
 
-    def program(text: str) -> subprocess.Popen:
+    def program(text: str, *python: str) -> subprocess.Popen:
         (tmp_path / "program.py").write_text(text)
         return popen(
-            [sys.executable, "program.py"],
+            [*python, "program.py"],
             cwd=tmp_path, stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
 
     def counted(text: str) -> tuple[list[int], list[str]]:
         calls.write_text("")
-        said, _ = program(text).communicate(timeout=500)
+        said, _ = program(text, *evenload[:-2]).communicate(timeout=500)
         return json.loads(said.splitlines()[-1]), calls.read_text().splitlines()
 
     calls.write_text("")
-    first = program(PROGRAM)
+    first = program(PROGRAM, sys.executable)
     until(lambda: calls.read_text().count("slow") >= 20, "twenty calls")
     os.killpg(first.pid, signal.SIGKILL)
     first.wait(timeout=500)

@@ -89,7 +89,7 @@ def _definition(code: Any) -> str:
     try:
         function = inspect.unwrap(vars(code)["__call__"] if isinstance(code, type) else code)
         first = function.__code__.co_firstlineno
-        nodes = ast.walk(ast.parse("".join(inspect.findsource(function)[0])))
+        nodes = ast.walk(_parse("".join(inspect.findsource(function)[0]).encode(), ""))
         named = [one for one in nodes if isinstance(one, DEFINITIONS) and one.name == code.__name__]
         found = [one for one in named if _first_line(one) <= first <= (one.end_lineno or 0)]
         return ast.unparse(found[-1])
@@ -209,8 +209,9 @@ def _of_file(file: Path, name: str, folder: Path) -> CodeTarget:
     if root == file.parent and root.is_relative_to(folder):
         root = folder
     parts = file.relative_to(root).with_suffix("").parts
-    is_relative = any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(_parsed(file)))
-    if is_relative and len(parts) > 1 and all(part.isidentifier() for part in parts):
+    may_be_part = len(parts) > 1 and all(part.isidentifier() for part in parts)
+    relative = (one for one in ast.walk(_parsed(file)) if isinstance(one, ast.ImportFrom) and one.level)
+    if may_be_part and any(relative):
         return CodeTarget(".".join(parts), name, file, tuple(dict.fromkeys((root, folder))))
     return CodeTarget(file.stem, name, file, tuple(dict.fromkeys((file.parent, root, folder))))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from examples_count import examples
 
 from evenload.errors import ConfigError, SpecError
 from evenload.pipeline import Pipeline
@@ -223,7 +224,7 @@ def misspell(rng: random.Random, text: str) -> tuple[str, str, str] | None:
     return text[: match.start()] + wrong + text[match.end() :], name, wrong
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(examples(100)))
 def test_a_misspelt_name_is_never_accepted(folder: Path, seed: int, recwarn: Any) -> None:
     rng = random.Random(seed)
     job = yaml.safe_dump(random_job(rng), sort_keys=False, width=1000)

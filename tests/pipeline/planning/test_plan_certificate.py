@@ -29,7 +29,7 @@ devices = st.lists(
 )
 
 
-@given(stages, devices, st.integers(1, 40), st.sampled_from(("measured", *POLICIES)))
+@given(stages, devices, st.integers(1, 20), st.sampled_from(("measured", *POLICIES)))
 @settings(max_examples=examples(50), deadline=None)
 def test_its_time_is_the_plans_and_its_bound_no_more(stages, devices, n_items, policy):
     problem = Problem(

@@ -48,7 +48,7 @@ def problems(draw, n_stages: int = 4, n_devices: int = 7, n_items: int = 24) -> 
             draw(st.sampled_from([8, 22, 45])) * GIB,
             ready_s=draw(st.sampled_from([0.0, 0.0, 0.0, 3.0])),
         )
-        for d in range(draw(st.integers(1, 7)))
+        for d in range(draw(st.integers(1, n_devices)))
     )
     n_all = draw(st.integers(1, n_items))
     return Problem(stages, devices, n_all, needs=needs if is_graph else ())
@@ -88,13 +88,13 @@ def test_lanes_of_a_group_wait_until_its_model_is_loaded() -> None:
 
 
 @settings(max_examples=examples(15), deadline=None)
-@given(problem=problems(n_stages=3, n_items=20))
+@given(problem=problems(n_stages=3, n_devices=4, n_items=20))
 def test_a_coarse_plan_holds_for_all_items(problem: Problem) -> None:
     if not all(best_layouts(stage, problem) for stage in problem.stages):
         return
-    # As coarse a problem of fewer tasks, which takes a fifteenth of the time.
-    with patch.multiple(planner, FEWEST_TASKS=100, ROUNDS=3):
-        check_a_coarse_plan(replace(problem, n_items=problem.n_items * 70))
+    # As coarse a problem of fewer tasks, which takes a fortieth of the time.
+    with patch.multiple(planner, FEWEST_TASKS=50, ROUNDS=2):
+        check_a_coarse_plan(replace(problem, n_items=problem.n_items * 25))
 
 
 def check_a_coarse_plan(many: Problem) -> None:

@@ -197,6 +197,7 @@ def test_after_a_kill_no_answer_that_had_come_is_asked_for_again(
     server: Server,
     popen: Callable[..., subprocess.Popen],
     until: Callable[[Callable[[], object], str], None],
+    evenload: list[str],
 ) -> None:
     """The oracle is the server's count. The batch of an old job file would keep none of these answers."""
     stage = (
@@ -204,20 +205,20 @@ def test_after_a_kill_no_answer_that_had_come_is_asked_for_again(
     )
     stage += "concurrency: 6}\n    batch: 64\n    batch_changes_bits: allow\n"
     write_job(tmp_path, "", stage, [{"id": f"i{at}", "q": str(at)} for at in range(64)])
-    command = [sys.executable, "-m", "evenload", "run", "job.yaml", "-o", "run", "-q"]
+    command = ["run", "job.yaml", "-o", "run", "-q"]
 
     def n_kept() -> int:
-        files = [path for path in (tmp_path / "run/journal").rglob("*") if path.is_file()]
-        return sum(f"<answer {at}>".encode() in b"".join(p.read_bytes() for p in files) for at in range(64))
+        kept = b"".join(path.read_bytes() for path in (tmp_path / "run/journal").rglob("*") if path.is_file())
+        return sum(f"<answer {at}>".encode() in kept for at in range(64))
 
-    first = popen(command, cwd=tmp_path)
+    first = popen([sys.executable, "-m", "evenload", *command], cwd=tmp_path)
     until(lambda: sum(server.n_asked.values()) == 46 or first.poll() is not None, "six are under way")
     until(lambda: n_kept() == 40 or first.poll() is not None, "the answers that came are kept")
     first.kill()
     first.wait(500)
     asked = dict(server.n_asked)
     server.opened.set()
-    assert popen(command, cwd=tmp_path).wait(500) == 0
+    assert popen([*evenload, *command], cwd=tmp_path).wait(500) == 0
     again = {text for text, n in server.n_asked.items() if n > 1}
     assert len(asked) == 46
     assert len(again) == 6

@@ -96,7 +96,7 @@ def test_many_random_graphs(tmp_path: Path, seed: int) -> None:
     check_a_graph(tmp_path, seed, n_items=12, n_stops=4, edits=edits)
 
 
-def check_kills(folder: Path, seed: int, n_items: int, n_lives: int, popen: Callable[..., Any]) -> None:
+def check_kills(folder: Path, seed: int, n_items: int, n_lives: int, popen: Any, last: list[str]) -> None:
     """SIGKILL of the driver, and of one worker in each of its lives, in the middle of random calls.
 
     Who is idle at the end runs copies of what others have.
@@ -105,12 +105,13 @@ def check_kills(folder: Path, seed: int, n_items: int, n_lives: int, popen: Call
     steps = random_steps(rng)
     rows = rows_of_column(n_items)
     write_graph(folder, steps, rows, copies=True)
-    command = [sys.executable, "-m", "evenload", "run", "job.yaml", "-o", "run", "-q"]
+    killed, more = [sys.executable, "-m", "evenload"], ["run", "job.yaml", "-o", "run", "-q"]
     statuses = []
     for number in range(n_lives):
         for order in folder.glob("kill_*"):
             order.unlink()
         with (folder / "said").open("ab") as said:
+            command = [*(last if number == n_lives - 1 else killed), *more]
             process = popen(command, stdout=said, stderr=said, cwd=folder)
             if number < n_lives - 1:
                 (folder / "kill_worker").write_text(f"{rng.randint(0, n_items)} 0")
@@ -126,13 +127,13 @@ def check_kills(folder: Path, seed: int, n_items: int, n_lives: int, popen: Call
 
 
 def test_a_killed_graph_goes_on_to_the_bytes_of_a_plain_loop(
-    tmp_path: Path, popen: Callable[..., subprocess.Popen]
+    tmp_path: Path, popen: Callable[..., subprocess.Popen], evenload: list[str]
 ) -> None:
-    check_kills(tmp_path, 3, n_items=4, n_lives=2, popen=popen)
+    check_kills(tmp_path, 3, n_items=4, n_lives=2, popen=popen, last=evenload)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(300, 400))
-def test_many_killed_graphs(tmp_path: Path, seed: int, popen: Callable[..., subprocess.Popen]) -> None:
-    check_kills(tmp_path, seed, n_items=8, n_lives=4, popen=popen)
+def test_many_killed_graphs(tmp_path: Path, seed: int, popen: Any, evenload: list[str]) -> None:
+    check_kills(tmp_path, seed, n_items=8, n_lives=4, popen=popen, last=evenload)

@@ -4,6 +4,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,8 @@ from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import Item, ModelFolder, StageContext
 
 torch = pytest.importorskip("torch")
+with suppress(ImportError):  # read here, once for all workers of the runner, which are forked
+    from diffusers import QwenImageEditPlusPipeline  # noqa: F401
 
 CPU = SimpleNamespace(id="cpu:0", torch="cpu")
 CALL = {"num_inference_steps": 2, "true_cfg_scale": 4.0}

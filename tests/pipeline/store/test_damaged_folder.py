@@ -46,7 +46,8 @@ def damage(path: Path, rng: random.Random) -> str:
 def test_whatever_file_is_damaged_the_run_goes_on_or_says_how(tmp_path: Path) -> None:
     rng, run = random.Random(8), tmp_path / "run"
     job = write_job(tmp_path, STAGES, JOB, job="out: run", devices="cpu*2", more="")
-    whole = made_by(Pipeline.from_yaml(job).run(backend="inline").folder)
+    pipeline = Pipeline.from_yaml(job)
+    whole = made_by(pipeline.run(backend="inline").folder)
     names = sorted({path.name for path in run.rglob("*") if path.is_file()} - {"lock"})
     for name in [*names, "journal.json", "events.jsonl", *rng.choices(names, k=3)]:
         found = sorted(run.rglob(name))
@@ -55,11 +56,11 @@ def test_whatever_file_is_damaged_the_run_goes_on_or_says_how(tmp_path: Path) ->
         how = damage(rng.choice(found), rng)
         hint = ""
         try:
-            Pipeline.from_yaml(job).run(backend="inline")
+            pipeline.run(backend="inline")
         except ConfigError as error:
             hint = str(error.hint)
         if hint:
             assert "--fresh" in hint, how
-            Pipeline.from_yaml(job).run(backend="inline", fresh=True)
+            pipeline.run(backend="inline", fresh=True)
         assert made_by(run) == whole, how
         assert not os.path.lexists(run / "control"), how

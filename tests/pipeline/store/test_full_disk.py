@@ -4,13 +4,13 @@ import errno
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_workers import python_command
 from pipeline.written_jobs import made_by, write_job
 
 from evenload.errors import ConfigError, EvenloadError
@@ -57,9 +57,7 @@ def test_a_full_disk_costs_nothing_that_was_done(job: Path) -> None:
     (job.parent / "small").mkdir()
     command = [*space, "sh", "-c", SCRIPT, "sh", str(job.parent / "small"), sys.executable]
     try:
-        found = subprocess.run(
-            command, cwd=job.parent, capture_output=True, text=True, check=False, timeout=550
-        )
+        found = subprocess.run(command, cwd=job.parent, capture_output=True, text=True, timeout=550)
     except FileNotFoundError:
         pytest.skip("there is no unshare")
     if "exit" not in found.stdout:
@@ -79,16 +77,12 @@ def test_a_full_disk_costs_nothing_that_was_done(job: Path) -> None:
 
 def test_what_cannot_be_written_at_the_end_is_named_and_can_be_made_up_for(job: Path) -> None:
     """A limit on the size of files: pictures fit, results.jsonl and trace.json do not."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (48_000, 48_000))
-
+    code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (48_000, 48_000)); "
     rows = "".join(f'{{"id": "n{n}", "more": "{"x" * 4000}"}}\n' for n in range(20))
     (job.parent / "rows.jsonl").write_text(rows)
-    command = [sys.executable, "-m", "evenload", "run", str(job), "--backend", "inline", "--no-progress"]
-    found = subprocess.run(
-        command, capture_output=True, text=True, check=False, preexec_fn=limit, timeout=550
-    )
+    command = [*python_command(), "-c", f"{code}from evenload.__main__ import run; run()"]
+    command += ["run", str(job), "--backend", "inline", "--no-progress"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=550)
     assert found.returncode == 1, found.stderr
     assert "could not be written: " in found.stderr
     assert "results.jsonl" in found.stderr

@@ -5,10 +5,10 @@ that change the disk (link, rename, replace, unlink) ends it, at a place drawn a
 """
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_workers import python_command
 from pipeline.written_jobs import made_by, write_job
 
 from evenload.pipeline.store import result_cache
@@ -89,7 +89,7 @@ def share_and_compare(folder: Path, seed: int, n_runs: int, n_rounds: int, monke
     """Returns how many runs were killed."""
     write_job(folder, STAGES, JOB, 5)
     (folder / "driver.py").write_text(DRIVER)
-    command = [sys.executable, "driver.py", str(folder), *map(str, (seed, n_runs, n_rounds))]
+    command = [*python_command(), "driver.py", str(folder), *map(str, (seed, n_runs, n_rounds))]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, (seed, done.stderr)
     for at in range(n_runs):

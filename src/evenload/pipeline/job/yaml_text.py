@@ -20,6 +20,7 @@ Place = tuple[str | int, ...]
 Fault = tuple[Place, str]
 _MOST_PLACES = 100_000
 _MOST_DEPTH = 100
+_TOO_DEEP = f"nested more than {_MOST_DEPTH} deep"
 _TOO_MANY = f"it holds more than {_MOST_PLACES:,} values, with those of aliases; put items into a table"
 # Errors of PyYAML's own code on odd files: !!bool x, !!timestamp x, 3000 brackets.
 _ODD_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -43,8 +44,6 @@ def parse_yaml(text: str, source: str) -> tuple[Any, dict[Place, int], list[Faul
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "(file)"
         raise SpecError(source, [(where, getattr(error, "problem", None) or str(error))]) from error
-    except RecursionError as error:
-        raise SpecError(source, [("(file)", "it is nested too deep")]) from error
     except _ODD_ERRORS as error:
         said = f"a value does not suit its tag: {type(error).__name__}: {error}"
         raise SpecError(source, [("(file)", said)]) from error
@@ -70,13 +69,17 @@ def _loader() -> Any:
         def __init__(self, text: str):
             bases[-1].__init__(self, text)
             yaml.composer.Composer.__init__(self)
-            self.n_nodes = 0
+            self.n_nodes = self.depth = 0
 
         def compose_node(self, parent: Any, index: Any) -> Any:
-            self.n_nodes += 1
+            self.n_nodes, self.depth = self.n_nodes + 1, self.depth + 1
             if self.n_nodes > 2 * _MOST_PLACES + 1:  # a key and its value are one place
                 raise yaml.composer.ComposerError(None, None, _TOO_MANY, self.peek_event().start_mark)
-            return super().compose_node(parent, index)
+            if self.depth > _MOST_DEPTH + 1:  # here, as a thousand open brackets take the parser a second
+                raise yaml.composer.ComposerError(None, None, _TOO_DEEP, self.peek_event().start_mark)
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
     loader: Any = Loader
     kept = {"tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"}
@@ -97,9 +100,13 @@ def _add_scalars(handler: Any) -> None:
 def dump_yaml(document: Any) -> str:
     """Return ``document`` as YAML that readers of versions 1.1 and 1.2 both read back as it was."""
     yaml = require("yaml", extra="jobs", why="writing job files")
-    dumper = type("Dumper", (yaml.SafeDumper,), {})
-    _add_scalars(dumper)  # beside the rules of 1.1: a text that either reads as something else is quoted
-    return yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
+    text = "\\U"
+    for base in filter(None, (getattr(yaml, "CSafeDumper", None), yaml.SafeDumper)):
+        if "\\U" in text:  # how that in C writes emoji
+            dumper = type("Dumper", (base,), {})
+            _add_scalars(dumper)  # beside the rules of 1.1: a text that either reads otherwise is quoted
+            text = yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
+    return text
 
 
 def _integer(loader: Any, node: Any) -> int:
@@ -128,7 +135,7 @@ def _walk(
     if id(node) in above:
         return f"line {node.start_mark.line + 1}: what is named there holds itself"
     if len(place) > _MOST_DEPTH:
-        return f"line {node.start_mark.line + 1}: nested more than {_MOST_DEPTH} deep"
+        return f"line {node.start_mark.line + 1}: {_TOO_DEEP}"
     if node.id == "scalar":
         return None
     above = above | {id(node)}

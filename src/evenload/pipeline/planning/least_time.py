@@ -47,7 +47,7 @@ def least_time(problem: Problem) -> float:
     low = max([low, *(_last_impossible(lambda t, s=s: bound.could_alone(s, t), low) for s in bound.left)])
     low, prices = _priced(bound, low)
     is_many = sum(cost.n_left for cost in costs) > _MANY * len(problem.devices)
-    return low if is_many else _last_impossible(lambda t: bound.could_in_whole_tasks(t, prices), low)
+    return low if is_many else _last_impossible(bound.in_whole_tasks(prices), low)
 
 
 def _priced(bound: "_Bound", low: float) -> tuple[float, Mapping[int, float]]:
@@ -55,7 +55,7 @@ def _priced(bound: "_Bound", low: float) -> tuple[float, Mapping[int, float]]:
     prices: Mapping[int, float] = {}
     for _ in range(_ROUNDS):
         before, prices = low, bound.prices(low)
-        low = _last_impossible(lambda t, p=prices: bound.could_in_fractions(t, p), low)
+        low = _last_impossible(bound.in_fractions(prices), low)
         if low <= before * (1 + _ROUNDING):
             break
     return low, prices
@@ -139,9 +139,8 @@ class _Bound:
         self.tail = graph.longest_after([p if c.n_left else 0.0 for p, c in zip(passes, costs, strict=True)])
         most = min(3, len(left))
         self.sets = [a for size in range(1, most + 1) for a in combinations(left, size)]
-        self._loads_head_tail = {
-            a: (sum(costs[s].load_s for s in a), min(self.head[s] for s in a), min(self.tail[s] for s in a))
-            for a in self.sets
+        self._least_lost = {
+            one: {s: min(self.lost(a, one) for a in self.sets if s in a) for s in left} for one in {*ready}
         }
 
     def path_s(self) -> float:
@@ -149,15 +148,10 @@ class _Bound:
         costs, lead = self.costs, [max(head, c.load_s) for head, c in zip(self.head, self.costs, strict=True)]
         return max(lead[s] + costs[s].item_s / max(costs[s].speeds) + self.tail[s] for s in self.left)
 
-    def window(self, a: tuple[int, ...], ready: float, t: float) -> float:
-        """Return the seconds for work until ``t`` of a device that loads ``a`` once it is ready."""
-        loads, head, tail = self._loads_head_tail[a]
-        return max(0.0, t - tail - max(ready + loads, head))
-
-    def widest(self, ready: float, t: float) -> dict[int, float]:
-        """Return the widest window of such a device for each stage that has tasks left."""
-        windows = {a: self.window(a, ready, t) for a in self.sets}
-        return {s: max(window for a, window in windows.items() if s in a) for s in self.left}
+    def lost(self, a: tuple[int, ...], ready: float) -> float:
+        """Return the seconds that are none for work of a device that loads ``a`` once it is ready."""
+        loaded_s = ready + sum(self.costs[s].load_s for s in a)
+        return min(self.tail[s] for s in a) + max(loaded_s, min(self.head[s] for s in a))
 
     def prices(self, t: float) -> dict[int, float]:
         """Return the prices of a second of work on each stage at which the least is earned by ``t``."""
@@ -167,63 +161,67 @@ class _Bound:
             alike[key] = alike.get(key, 0) + n_devices
         ways = []
         for number, (logs, ready) in enumerate(alike):
-            widest = self.widest(ready, t)
-            ways += [
-                Way(s, widest[s] * ALIKE ** logs[s], ((number, 1),)) for s in self.left if logs[s] is not None
-            ]
+            widest = ((s, max(0.0, t - lost)) for s, lost in self._least_lost[ready].items())
+            ways += [Way(s, w * ALIKE ** logs[s], ((number, 1),)) for s, w in widest if logs[s] is not None]
         work_s = [self.costs[s].work_s if s in self.left else 0.0 for s in range(len(self.costs))]
         found = share_work(ways, work_s, list(alike.values())).prices
         return {s: found[s] for s in self.left}
 
-    def could_in_fractions(self, t: float, price: Mapping[int, float]) -> bool:
-        """Test all stages, with fractions of tasks, at these prices of a second of work."""
-        earned, ready2widest = 0.0, {ready: self.widest(ready, t) for _, ready in self.kinds}
-        for (speeds, ready), n_devices in self.kinds.items():
-            widest = ready2widest[ready]
-            earned += n_devices * max(widest[s] * speeds[s] * price[s] for s in self.left)
-        return earned >= sum(price[s] * self.costs[s].work_s for s in self.left) * (1 - _ROUNDING)
+    def in_fractions(self, prices: Mapping[int, float]) -> Callable[[float], bool]:
+        """Return the test of all stages, with fractions of tasks, at these prices of a second of work."""
+        due = sum(prices[s] * self.costs[s].work_s for s in self.left) * (1 - _ROUNDING)
+        kinds = [
+            (n, [(lost, speeds[s] * prices[s]) for s, lost in self._least_lost[ready].items()])
+            for (speeds, ready), n in self.kinds.items()
+        ]
+        return lambda t: sum(n * max(0.0, *((t - lost) * pay for lost, pay in a)) for n, a in kinds) >= due
 
     def could_alone(self, s: int, t: float) -> bool:
         """Test one stage, on devices that do nothing else."""
         cost, possible = self.costs[s], 0.0
         whole = not cost.is_split
         for (speeds, ready), n_devices in self.kinds.items():
-            n_tasks = self.window((s,), ready, t) * speeds[s] / cost.item_s
+            n_tasks = max(0.0, t - self.lost((s,), ready)) * speeds[s] / cost.item_s
             possible += n_devices * (math.floor(n_tasks + _ROUNDING) if whole else n_tasks)
         return possible * cost.item_s >= cost.work_s * (1 - _ROUNDING)
 
-    def could_in_whole_tasks(self, t: float, prices: Mapping[int, float]) -> bool:
-        """Test all stages in whole tasks, at these prices of a second of work."""
+    def in_whole_tasks(self, prices: Mapping[int, float]) -> Callable[[float], bool]:
+        """Return the test of all stages in whole tasks, at these prices of a second of work."""
         price = {s: prices[s] * self.costs[s].item_s for s in self.left}
-        earned = sum(n * self._most_earned(kind, t, price) for kind, n in self.kinds.items())
-        return earned >= sum(price[s] * self.costs[s].n_left for s in self.left) * (1 - _ROUNDING)
+        due = sum(price[s] * self.costs[s].n_left for s in self.left) * (1 - _ROUNDING)
+        kinds = [
+            (n, [(self.lost(a, ready), self._tasks(a, speeds, price)) for a in self.sets])
+            for (speeds, ready), n in self.kinds.items()
+        ]
+        return lambda t: sum(n * max(_earned(one, t - lost) for lost, one in a) for n, a in kinds) >= due
 
-    def _most_earned(self, kind: "_Kind", t: float, price: dict[int, float]) -> float:
-        """Return the most that one device of a kind can earn by ``t``."""
-        speeds, ready = kind
-        return max(self._earned(a, self.window(a, ready, t), speeds, price) for a in self.sets)
+    def _tasks(self, a: Sequence[int], speeds: Sequence[float], price: Mapping[int, float]) -> "_Tasks":
+        """Return what a device of these speeds can earn with a task of each of ``a``, and in which time."""
+        able = [(s, self.costs[s]) for s in a if speeds[s]]
+        tasks = sorted(((cost.item_s / speeds[s], price[s]) for s, cost in able), reverse=True)
+        return tasks, any(cost.is_split for _, cost in able)
 
-    def _earned(
-        self, a: Sequence[int], window: float, speeds: Sequence[float], price: dict[int, float]
-    ) -> float:
-        costs = {s: self.costs[s] for s in a if speeds[s]}
-        task_s = {s: cost.item_s / speeds[s] for s, cost in costs.items()}
-        if not task_s:
-            return 0.0
-        best = max(price[s] / seconds * window for s, seconds in task_s.items())  # in fractions of tasks
-        if any(cost.is_split for cost in costs.values()) or len(task_s) > 2:
-            return best
-        if len(task_s) == 1:
-            ((s, seconds),) = task_s.items()
-            return price[s] * math.floor(window / seconds + _ROUNDING)
-        (first, first_s), (second, second_s) = sorted(task_s.items(), key=lambda pair: -pair[1])
-        most = math.floor(window / first_s + _ROUNDING)
-        if most > _MOST_TRIED:
-            return best
-        return max(
-            price[first] * n + price[second] * math.floor((window - n * first_s) / second_s + _ROUNDING)
-            for n in range(most + 1)
-        )
+
+_Tasks = tuple[list[tuple[float, float]], bool]  # seconds and price, the longest first; may be in fractions
+
+
+def _earned(some: _Tasks, window: float) -> float:
+    """Return the most that a device can earn in a window with these tasks, or somewhat more."""
+    tasks, is_split = some
+    if not tasks or window <= 0:
+        return 0.0
+    if len(tasks) == 1 and not is_split:
+        return tasks[0][1] * int(window / tasks[0][0] + _ROUNDING)
+    best = max(price / seconds for seconds, price in tasks) * window  # in fractions of tasks
+    if is_split or len(tasks) > 2:
+        return best
+    (first_s, first), (second_s, second) = tasks
+    most = int(window / first_s + _ROUNDING)
+    if most > _MOST_TRIED:
+        return best
+    return max(
+        first * n + second * int((window - n * first_s) / second_s + _ROUNDING) for n in range(most + 1)
+    )
 
 
 def _last_impossible(could: Callable[[float], bool], low: float) -> float:

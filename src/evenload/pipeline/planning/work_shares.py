@@ -97,12 +97,11 @@ def _solve(table: np.ndarray, basis: list[int]) -> list[int]:
         if not len(rows):
             break  # no bound: nothing is to be done
         ratios = table[rows, -1] / entries[rows]
-        least = ratios.min()
-        tied = rows[ratios <= least + _ROUNDING]
-        row = int(min(tied, key=lambda one: basis[one]))
+        least = float(ratios.min())
+        row = min(rows[ratios <= least + _ROUNDING].tolist(), key=basis.__getitem__)
         n_stalled = n_stalled + 1 if least <= _ROUNDING else 0
-        table[row] /= table[row, column]
-        others = np.arange(len(table)) != row
-        table[others] -= np.outer(table[others, column], table[row])
+        pivot = table[row] / table[row, column]
+        table -= table[:, column, None] * pivot
+        table[row] = pivot
         basis[row] = column
     return basis

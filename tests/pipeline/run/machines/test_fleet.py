@@ -132,10 +132,12 @@ def closed_port() -> Iterator[int]:
         yield kept.getsockname()[1]
 
 
-def test_an_address_where_nothing_is_is_an_error_of_one_line(job: Path, closed_port: int) -> None:
+def test_an_address_where_nothing_is_is_an_error_of_one_line(
+    job: Path, closed_port: int, evenload: list[str]
+) -> None:
     """In a process of its own, as this one may be connected to a cluster of other tests."""
     backend = f"backend={{name: ray, address: '127.0.0.1:{closed_port}'}}"
-    command = [sys.executable, "-m", "evenload", "run", str(job), "--set", backend]
+    command = [*evenload, "run", str(job), "--set", backend]
     said = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert (said.returncode, said.stdout) == (2, "")
     assert f"no Ray cluster at '127.0.0.1:{closed_port}'" in said.stderr
