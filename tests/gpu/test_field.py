@@ -38,17 +38,6 @@ def test_generators_are_on_their_curves_and_have_order_r():
     assert tuple(3 * c % FQ.modulus for c in inverse) == field.TWIST_B
 
 
-@pytest.mark.parametrize("group", [G1, G2])
-def test_multiples_are_summed_as_additions_one_by_one(group):
-    """Equal points, opposite ones and infinity among them, and nothing at all."""
-    p, nine = group.generator, None
-    for _ in range(9):
-        nine = group.add(nine, p)
-    many = [p, p, None, group.add(p, p), group.negate(p)]
-    assert group.combine(many, [5, 5, 9, 1, 3]) == nine
-    assert group.combine([p, group.negate(p)], [7, 7]) is group.combine([], []) is None
-
-
 def test_no_point_has_x_zero():
     """The kernels take a row with x = 0 for infinity: the curves' constants are not squares."""
     q = FQ.modulus

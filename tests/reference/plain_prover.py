@@ -74,7 +74,7 @@ def prove(key: ZKey, witness: Sequence[int], blinding: tuple[int, int] | None = 
     """A proof, not verified. ``blinding`` is drawn from the operating system; giving it is for tests only."""
     r, s = blinding or (secrets.randbelow(R), secrets.randbelow(R))
     sums = {
-        name: (G2 if name == "B2" else G1).combine(points(key, name), scalars)
+        name: sum_of_multiples(G2 if name == "B2" else G1, points(key, name), scalars)
         for name, scalars in {
             "A": witness,
             "B1": witness,
@@ -90,6 +90,23 @@ def prove(key: ZKey, witness: Sequence[int], blinding: tuple[int, int] | None = 
     for point, scalar in ((a, s), (b1, r), (key.delta1, -r * s % R)):
         c = G1.add(c, G1.multiply(point, scalar))
     return Proof(a, b, c)
+
+
+def sum_of_multiples(group: Any, points: Sequence[Any], scalars: Sequence[int]) -> Any:
+    """Pippenger's method with windows of four bits."""
+    total = None
+    for shift in range(252, -1, -4):
+        for _ in range(4):
+            total = group.add(total, total)
+        buckets: list[Any] = [None] * 16
+        for point, scalar in zip(points, scalars, strict=True):
+            digit = scalar >> shift & 15
+            buckets[digit] = group.add(buckets[digit], point) if digit else None
+        running = None
+        for bucket in reversed(buckets[1:]):
+            running = group.add(running, bucket)
+            total = group.add(total, running)
+    return total
 
 
 def first_unsatisfied(circuit: R1cs, witness: Sequence[int]) -> int | None:

@@ -22,7 +22,9 @@ def verify(key: "VerificationKey", public: Sequence[int], proof: "Proof") -> boo
         return False
     if not (G1.contains(proof.a) and G1.contains(proof.c) and G2.contains(proof.b) and has_order_r(proof.b)):
         return False
-    ic = G1.combine(key.ic, [1, *public])
+    ic = key.ic[0]
+    for point, value in zip(key.ic[1:], public, strict=True):
+        ic = G1.add(ic, G1.multiply(point, value))
     negative = G1.negate(proof.a)
     pairs = [(negative, proof.b), (key.alpha1, key.beta2), (ic, key.gamma2), (proof.c, key.delta2)]
     return is_one_product(pairs)

@@ -3,7 +3,6 @@
 A point is None (infinity) or (x, y). Coordinates are integers for G1 and pairs (c0, c1) = c0 + c1*u for G2.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +32,6 @@ class CurveGroup:
     # --- the field ------------------------------------------------------------------------------
     def _add(self, x: Any, y: Any) -> Any:
         return (x + y) % Q if self.degree == 1 else ((x[0] + y[0]) % Q, (x[1] + y[1]) % Q)
-
-    def _subtract(self, x: Any, y: Any) -> Any:
-        return (x - y) % Q if self.degree == 1 else ((x[0] - y[0]) % Q, (x[1] - y[1]) % Q)
-
-    def _scale(self, x: Any, factor: int) -> Any:
-        return x * factor % Q if self.degree == 1 else (x[0] * factor % Q, x[1] * factor % Q)
 
     def _negate(self, x: Any) -> Any:
         return -x % Q if self.degree == 1 else (-x[0] % Q, -x[1] % Q)
@@ -79,46 +72,12 @@ class CurveGroup:
         return x, self._add(self._multiply(slope, self._add(a[0], self._negate(x))), self._negate(a[1]))
 
     def multiply(self, point: Any, scalar: int) -> Any:
-        return self.combine([point], [scalar])
-
-    def combine(self, points: Sequence[Any], scalars: Sequence[int]) -> Any:
-        """The sum of the points' multiples."""
         total = None
-        finite = [pair for pair in zip(points, scalars, strict=True) if pair[0] is not None]
-        for k in reversed(range(max((scalar.bit_length() for _, scalar in finite), default=0))):
-            total = self._double(total)
-            for point, scalar in finite:
-                if scalar >> k & 1:
-                    total = self._add_affine(total, point)
-        if total is None:
-            return None
-        inverse = self._inverse(total[2])
-        square = self._multiply(inverse, inverse)
-        return self._multiply(total[0], square), self._multiply(total[1], self._multiply(square, inverse))
-
-    # --- without inversions: None, or (x, y, z) for (x / z^2, y / z^3) ----------------------------
-    def _double(self, a: Any) -> Any:
-        if a is None or a[1] == self._scale(a[1], 0):
-            return None
-        times, minus, scale = self._multiply, self._subtract, self._scale
-        square = times(a[1], a[1])
-        middle, slope = scale(times(a[0], square), 4), scale(times(a[0], a[0]), 3)
-        x = minus(times(slope, slope), scale(middle, 2))
-        y = minus(times(slope, minus(middle, x)), scale(times(square, square), 8))
-        return x, y, scale(times(a[1], a[2]), 2)
-
-    def _add_affine(self, a: Any, b: Any) -> Any:
-        if a is None:
-            return (*b, 1 if self.degree == 1 else (1, 0))
-        times, minus = self._multiply, self._subtract
-        square = times(a[2], a[2])
-        run, rise = minus(times(b[0], square), a[0]), minus(times(b[1], times(square, a[2])), a[1])
-        if run == self._scale(run, 0):
-            return self._double(a) if rise == run else None
-        run2 = times(run, run)
-        run3, middle = times(run2, run), times(a[0], run2)
-        x = minus(minus(times(rise, rise), run3), self._scale(middle, 2))
-        return x, minus(times(rise, minus(middle, x)), times(a[1], run3)), times(a[2], run)
+        for bit in bin(scalar)[2:] if scalar else "":
+            total = self.add(total, total)
+            if bit == "1":
+                total = self.add(total, point)
+        return total
 
 
 G1 = CurveGroup(1, field.G1, 3)
