@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from parsed_sources import TESTS, text_of, tree_of
+from parsed_sources import TESTS, nodes_of, text_of
 
 ANYWHERE: dict[str, dict[str, str]] = {
     "clients/step/test_objective.py": {
@@ -63,7 +63,7 @@ def asks_first(test: ast.FunctionDef) -> bool:
 
 
 def cases_in(path: Path) -> Iterator[ast.FunctionDef]:
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             yield node
 

@@ -11,7 +11,7 @@ DATA = Path(__file__).parent.parent / "data" / "zk"
 CIRCUITS = ("multiplier", "public8", "boundary64", "boundary65", "dup_points")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def node():
     """Programs of npm: ``node(name, *arguments)``."""
     with Node() as node:

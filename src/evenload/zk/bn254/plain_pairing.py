@@ -121,12 +121,18 @@ def final_exponentiation(f: Fq12) -> Fq12:
     """f^((q^12 - 1) / r), and that is (q^6 - 1) (q^2 + 1) (q^4 - q^2 + 1) / r: powers of q cost little."""
     f = multiply(_frobenius(f, 6), _inverse(f))
     f = multiply(_frobenius(f, 2), f)
-    return power(f, (Q**4 - Q**2 + 1) // R)
+    products = [ONE]
+    for n in range(4):  # products[k] is f to the sum of q^n for the bits n of k
+        products += [multiply(one, _frobenius(f, n)) for one in products]
+    digits = [(Q**4 - Q**2 + 1) // R // Q**n % Q for n in range(4)]
+    which = (sum((digit >> k & 1) << n for n, digit in enumerate(digits)) for k in range(253, -1, -1))
+    return functools.reduce(lambda one, k: multiply(multiply(one, one), products[k]), which, ONE)
 
 
 def _frobenius(f: Fq12, n: int) -> Fq12:
-    """f^(q^n) for an even n, which leaves Fq2 as it is."""
-    return tuple(fq2_multiply(c, xi) for c, xi in zip(f, xi_powers(n), strict=True))  # pyrefly: ignore
+    """f^(q^n)."""
+    sign = -1 if n % 2 else 1
+    return tuple(fq2_multiply((a, sign * b), xi) for (a, b), xi in zip(f, xi_powers(n), strict=True))  # pyrefly: ignore
 
 
 def _inverse(f: Fq12) -> Fq12:
@@ -143,7 +149,5 @@ def pairing(p: Any, q: Any) -> Fq12:
 
 def is_one_product(pairs: Iterable[tuple[Any, Any]]) -> bool:
     """Whether the product of e(p, q) over ``pairs`` is one."""
-    f = ONE
-    for p, q in pairs:
-        f = multiply(f, miller_loop(p, q))
+    f = functools.reduce(multiply, (miller_loop(p, q) for p, q in pairs), ONE)
     return final_exponentiation(f) == ONE

@@ -115,7 +115,7 @@ class CircuitBuilder:
         """``n`` wires, least significant first, each 0 or 1, that make up ``value``; unsatisfiable from 2^n
         on."""
         wires = [self._wire("internal") for _ in range(n)]
-        self._steps.append((wires, lambda values: [value.at(values) >> k & 1 for k in range(n)]))
+        self._steps.append((wires, lambda values: [w >> k & 1 for w in [value.at(values)] for k in range(n)]))
         bits = [Linear({wire: 1}) for wire in wires]
         for bit in bits:
             self.enforce(bit, bit - 1, Linear({}))
