@@ -6,6 +6,7 @@ federations differ in one client more or less. That holds for cohorts to which e
 independently with the same probability: ``Cohort(size=0.1, poisson=True)``.
 """
 
+import math
 from typing import Any
 
 from evenload._optional import require
@@ -51,19 +52,35 @@ def noise_for(epsilon: float, rate: float, rounds: int, delta: float) -> float:
     _check(rate, rounds, delta)
     if not epsilon > 0:
         raise ConfigError(f"epsilon={epsilon} would need endless noise", hint="use 1.0 to 10.0")
+
+    def spent(noise: float) -> float:
+        return _spent(noise, rate, rounds, delta, COARSE)
+
     low = high = 1.0
-    while _spent(high, rate, rounds, delta, COARSE) > epsilon:
-        low, high = high, 2 * high
+    above = below = spent(1.0)  # what low and high spend
+    while below > epsilon:
+        low, above, high = high, below, 2 * high
         if high > MOST_NOISE:
             raise ConfigError(f"no noise below {MOST_NOISE:g} gives epsilon={epsilon}")
-    while low == high or (low > 1 / MOST_NOISE and _spent(low, rate, rounds, delta, COARSE) <= epsilon):
-        low, high = low / 2, low
+        below = spent(high)
+    while low == high or (low > 1 / MOST_NOISE and above <= epsilon):
+        high, below, low = low, above, low / 2
+        above = spent(low)
     while high > 1.01 * low:
-        middle = (low * high) ** 0.5
-        low, high = (
-            (low, middle) if _spent(middle, rate, rounds, delta, COARSE) <= epsilon else (middle, high)
+        middle = _between(low, high, above, below, epsilon)
+        found = spent(middle)
+        low, above, high, below = (
+            (low, above, middle, found) if found <= epsilon else (middle, found, high, below)
         )
     return high
+
+
+def _between(low: float, high: float, above: float, below: float, epsilon: float) -> float:
+    """Noise where a line through both ends has ``epsilon``, in logarithms; half a percent off each end."""
+    if not 0 < below < above < float("inf"):
+        return (low * high) ** 0.5
+    part = math.log(above / epsilon) / math.log(above / below)
+    return min(max(low * (high / low) ** part, 1.005 * low), high / 1.005)
 
 
 def _check(rate: float, rounds: int, delta: float) -> None:
