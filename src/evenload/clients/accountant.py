@@ -7,6 +7,7 @@ independently with the same probability: ``Cohort(size=0.1, poisson=True)``.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 from evenload._optional import require
@@ -14,10 +15,7 @@ from evenload.errors import ConfigError
 
 WHY = "accounting for privacy"
 MOST_NOISE = 1e4
-FINE, COARSE = (
-    1e-4,
-    1e-3,
-)  # grids of privacy losses; losses are rounded up, so a coarse one errs to the safe side
+FINE, COARSE = 1e-4, 1e-3  # grids of privacy losses; rounded up, so a coarse one errs to the safe side
 
 
 def spent_epsilon(noise: float, rate: float, rounds: int, delta: float) -> float:
@@ -52,10 +50,7 @@ def noise_for(epsilon: float, rate: float, rounds: int, delta: float) -> float:
     _check(rate, rounds, delta)
     if not epsilon > 0:
         raise ConfigError(f"epsilon={epsilon} would need endless noise", hint="use 1.0 to 10.0")
-
-    def spent(noise: float) -> float:
-        return _spent(noise, rate, rounds, delta, COARSE)
-
+    spent = partial(_spent, rate=rate, rounds=rounds, delta=delta, grid=COARSE)
     low = high = 1.0
     above = below = spent(1.0)  # what low and high spend
     while below > epsilon:
@@ -66,21 +61,14 @@ def noise_for(epsilon: float, rate: float, rounds: int, delta: float) -> float:
     while low == high or (low > 1 / MOST_NOISE and above <= epsilon):
         high, below, low = low, above, low / 2
         above = spent(low)
-    while high > 1.01 * low:
-        middle = _between(low, high, above, below, epsilon)
-        found = spent(middle)
-        low, above, high, below = (
-            (low, above, middle, found) if found <= epsilon else (middle, found, high, below)
-        )
+    while high > 1.01 * low:  # a line through both ends, in logarithms, comes close at once
+        part = math.log(above / epsilon) / math.log(above / below) if 0 < below < above < math.inf else 0.5
+        middle = min(max(low * (high / low) ** part, 1.005 * low), high / 1.005)
+        if (found := spent(middle)) <= epsilon:
+            high, below = middle, found
+        else:
+            low, above = middle, found
     return high
-
-
-def _between(low: float, high: float, above: float, below: float, epsilon: float) -> float:
-    """Noise where a line through both ends has ``epsilon``, in logarithms; half a percent off each end."""
-    if not 0 < below < above < float("inf"):
-        return (low * high) ** 0.5
-    part = math.log(above / epsilon) / math.log(above / below)
-    return min(max(low * (high / low) ** part, 1.005 * low), high / 1.005)
 
 
 def _check(rate: float, rounds: int, delta: float) -> None:
