@@ -226,7 +226,8 @@ def promised() -> dict[str, set[str]]:
     """The modules by extra that ``require(module, extra=...)`` in src says that the extra brings."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "require(" in text else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "require":
                 named = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "extra")]
                 words = [part.value for part in named if isinstance(part, ast.Constant)]

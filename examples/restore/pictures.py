@@ -60,10 +60,11 @@ def write(folder: Path, seed: int = 0) -> int:
     rows = []
     for number, source in enumerate(sources):
         clean = prepared(source)
-        clean.save(folder / "clean" / f"{source.stem}.png")
+        clean.save(folder / "clean" / f"{source.stem}.png", compress_level=1)
         for level, sigma in enumerate(LEVELS):
             name = f"{source.stem}-{round(100 * sigma):02d}"
-            noised(clean, sigma, seed=seed + 100 * number + level).save(folder / "noised" / f"{name}.png")
+            noisy = noised(clean, sigma, seed=seed + 100 * number + level)
+            noisy.save(folder / "noised" / f"{name}.png", compress_level=1)  # noise is not made smaller
             rows.append({"id": name, "sigma": sigma, "clean": f"clean/{source.stem}.png"})
     with (folder / "truth.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ["id", "sigma", "clean"])

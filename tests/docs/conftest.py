@@ -1,4 +1,4 @@
-"""Programs of the pages are forked, for all tests of a module from the same two processes."""
+"""Programs of the pages are forked, for all tests of a worker from the same two processes."""
 
 import functools
 import os
@@ -11,7 +11,7 @@ import pytest
 from forked_programs import Programs
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def all_programs() -> Iterator[tuple[Programs, Programs]]:
     """Quick ones and slow ones, apart: to fork a process which has loaded much takes longer."""
     with Programs(environment()) as quick, Programs(environment()) as slow:

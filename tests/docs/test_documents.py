@@ -114,7 +114,7 @@ def run_in_order(blocks: list[Block], page: Path, folder: Path, programs: Progra
 IMPORTS = (
     *("evenload.cli." + home.partition(":")[0] for home in COMMANDS.values()),
     *(f"evenload.devices.probes.{name}" for name in ("cpu", "cuda", "mps", "wgpu")),
-    "cloudpickle",
+    *("PIL.Image", "cloudpickle", "llvmlite.binding", "llvmlite.ir", "numpy.ma", "yaml"),
     "cryptography.hazmat.primitives.asymmetric.ed25519",
     "evenload.__main__",
     "evenload.audit.traces",
@@ -131,9 +131,7 @@ IMPORTS = (
     "evenload.pipeline.job.job_file",
     "evenload.pipeline.pipeline",
     "evenload.pipeline.planning.job_plan",
-    "evenload.pipeline.planning.job_plan",
-    "evenload.pipeline.run.ending.uploading",
-    "evenload.pipeline.run.session",
+    *(f"evenload.pipeline.run.{name}" for name in ("ending.on_done", "ending.uploading", "session")),
     "evenload.pipeline.store.kept_results",
     "evenload.report.html",
     "evenload.report.progress",
@@ -142,17 +140,16 @@ IMPORTS = (
     "evenload.zk.cpu.compiled_pairing",
     "evenload.zk.devsetup",
     "evenload.zk.prover",
-    "llvmlite.binding",
-    "llvmlite.ir",
 )
 """What programs of several pages need."""
 
 SLOW_IMPORTS = {
     r"(import|from) torch|evenload.clients|examples/(moe|matmul)": (
-        "torch",
-        "torch._dynamo",
+        *("torch", "torch._dynamo"),
         "evenload.clients.federation",
+        "evenload.executor.gangs.ranks",
         "evenload.moe.routing.planner",
+        "evenload.training.even_batches",
     ),
     r"from transformers": ("torch", "transformers.modeling_utils"),
     r"examples/edit-and-score/build|ImageEdit": (
@@ -163,6 +160,7 @@ SLOW_IMPORTS = {
     r"from diffusers": ("diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion",),
     r"from accelerate": ("accelerate", "torch.distributed.fsdp"),
     r"import datasets": ("datasets",),
+    r"import dask": ("dask.array", "distributed"),
     r"import pandas": ("pandas",),
     r"from sentence_transformers": ("sentence_transformers",),
     r"from sklearn": ("sklearn.datasets", "sklearn.model_selection", "sklearn.svm"),

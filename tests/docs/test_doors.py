@@ -66,7 +66,7 @@ def test_a_split_between_two_processes_gives_the_same_scores(
 ) -> None:
     pytest.importorskip("accelerate")
     _, programs = all_programs
-    programs.load("accelerate")
+    programs.load("accelerate", "torch.distributed.fsdp")
     code = code_of("split-between-processes")
     there = told_by(programs, code.partition("run = ")[0] + SPLIT, tmp_path, n_processes=2)
     assert [process for process, _ in there] == [0, 0, 0, 1, 1]  # before anything has run

@@ -3,6 +3,7 @@
 The oracle is Python's own import system over unpacked wheels: this tree's folder is on no path.
 """
 
+import functools
 import hashlib
 import importlib.util
 import os
@@ -56,9 +57,12 @@ def unpacked(wheels, tmp_path_factory) -> dict[str, Path]:
     return folders
 
 
+distributions_by_module = functools.cache(metadata.packages_distributions)
+
+
 def modules_of(packages: list[str]) -> set[str]:
     """The top-level modules that ``packages`` and what they need bring into this environment."""
-    homes, found, waiting = metadata.packages_distributions(), set(), list(packages)
+    homes, found, waiting = distributions_by_module(), set(), list(packages)
     while waiting:
         name = waiting.pop().lower().replace("_", "-")
         if name in found:

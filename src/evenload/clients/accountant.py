@@ -6,6 +6,8 @@ federations differ in one client more or less. That holds for cohorts to which e
 independently with the same probability: ``Cohort(size=0.1, poisson=True)``.
 """
 
+import math
+from functools import partial
 from typing import Any
 
 from evenload._optional import require
@@ -13,10 +15,7 @@ from evenload.errors import ConfigError
 
 WHY = "accounting for privacy"
 MOST_NOISE = 1e4
-FINE, COARSE = (
-    1e-4,
-    1e-3,
-)  # grids of privacy losses; losses are rounded up, so a coarse one errs to the safe side
+FINE, COARSE = 1e-4, 1e-3  # grids of privacy losses; rounded up, so a coarse one errs to the safe side
 
 
 def spent_epsilon(noise: float, rate: float, rounds: int, delta: float) -> float:
@@ -51,18 +50,24 @@ def noise_for(epsilon: float, rate: float, rounds: int, delta: float) -> float:
     _check(rate, rounds, delta)
     if not epsilon > 0:
         raise ConfigError(f"epsilon={epsilon} would need endless noise", hint="use 1.0 to 10.0")
+    spent = partial(_spent, rate=rate, rounds=rounds, delta=delta, grid=COARSE)
     low = high = 1.0
-    while _spent(high, rate, rounds, delta, COARSE) > epsilon:
-        low, high = high, 2 * high
+    above = below = spent(1.0)  # what low and high spend
+    while below > epsilon:
+        low, above, high = high, below, 2 * high
         if high > MOST_NOISE:
             raise ConfigError(f"no noise below {MOST_NOISE:g} gives epsilon={epsilon}")
-    while low == high or (low > 1 / MOST_NOISE and _spent(low, rate, rounds, delta, COARSE) <= epsilon):
-        low, high = low / 2, low
-    while high > 1.01 * low:
-        middle = (low * high) ** 0.5
-        low, high = (
-            (low, middle) if _spent(middle, rate, rounds, delta, COARSE) <= epsilon else (middle, high)
-        )
+        below = spent(high)
+    while low == high or (low > 1 / MOST_NOISE and above <= epsilon):
+        high, below, low = low, above, low / 2
+        above = spent(low)
+    while high > 1.01 * low:  # a line through both ends, in logarithms, comes close at once
+        part = math.log(above / epsilon) / math.log(above / below) if 0 < below < above < math.inf else 0.5
+        middle = min(max(low * (high / low) ** part, 1.005 * low), high / 1.005)
+        if (found := spent(middle)) <= epsilon:
+            high, below = middle, found
+        else:
+            low, above = middle, found
     return high
 
 

@@ -9,7 +9,7 @@ import hashlib
 import linecache
 import os
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ def hash_of_files(paths: tuple[str, ...]) -> str:
 def _text_of_file(path: str, changed_ns: int) -> str:
     content = Path(path).read_bytes()
     try:
-        return _text(ast.parse(content))
+        return _text.__wrapped__(ast.parse(content))  # whose tree is not kept
     except SyntaxError:
         return repr(content)
 
@@ -70,41 +70,42 @@ def _digest(texts: Any) -> str:
 
 
 @functools.cache
-def _tree(path: str) -> ast.Module:
-    return ast.parse("".join(linecache.getlines(path)))
-
-
-@functools.cache
 def _definitions(path: str) -> dict[int, ast.AST]:
     """The functions of a file by the line of their first decorator, as in ``co_firstlineno``."""
     found: dict[int, ast.AST] = {}
-    for node in ast.walk(_tree(path)):
+    todo: list[Any] = [ast.parse("".join(linecache.getlines(path)))]
+    for node in todo:  # statements alone: a function is in no expression
         if isinstance(node, ast.FunctionDef):
             found[min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])] = node
+        for block in ("body", "orelse", "handlers", "finalbody", "cases"):
+            todo += getattr(node, block, ())
     return found
 
 
+@functools.cache  # a function is often a piece of several kernels
 def _text(node: ast.AST) -> str:
-    return " ".join(_words(node))
+    words: list[str] = []
+    _add_words(node, words.append)
+    return " ".join(words)
 
 
-def _words(node: Any) -> Iterator[str]:
+def _add_words(node: Any, add: Callable[[str], None]) -> None:
     if isinstance(node, ast.AST):
-        yield f"({type(node).__name__}"
+        add(f"({type(node).__name__}")
         for field in node._fields:
             value = getattr(node, field, None)
             if field in _UNSAID or value is None or value == []:
                 continue
             if field == "body" and isinstance(value, list) and _is_docstring(value[0]):
                 value = value[1:]
-            yield f"{field}:"
-            yield from _words(value)
-        yield ")"
+            add(f"{field}:")
+            _add_words(value, add)
+        add(")")
     elif isinstance(node, list):
         for item in node:
-            yield from _words(item)
+            _add_words(item, add)
     else:
-        yield repr(node)
+        add(repr(node))
 
 
 def _is_docstring(node: ast.AST) -> bool:
