@@ -22,11 +22,31 @@ def unlocked_kernels():
     return compiling.unlocked_kernels()
 
 
-def compiled(fn, *example):
-    graph = make_fx(fn)(*example)
-    with unlocked_kernels() as is_known, torch.no_grad():
-        assert is_known
-        return torch._inductor.compile(graph, list(example))
+@pytest.fixture(scope="module")
+def graph():
+    """Of numbers picked from a table, whose many sines take so long that one call shows it, most often."""
+
+    def many_sines(table, at):
+        x = table[at]
+        for _ in range(20):
+            x = x.sin().exp()
+        return [x]
+
+    table, at = torch.arange(5.0), torch.arange(1 << 20) % 5
+    return make_fx(many_sines)(table, at), table, at
+
+
+@pytest.fixture
+def compiled(compiler, graph):
+    from evenload.clients.fused.inductor import compiling
+
+    def compile_it(n_threads=1):
+        torch.set_num_threads(n_threads)
+        with unlocked_kernels() as is_known, torch.no_grad():
+            assert is_known
+            return compiling.compile_both(graph[0], [*graph[1:]], None)[1]
+
+    return compile_it
 
 
 @pytest.fixture
@@ -38,15 +58,8 @@ def patient():
     sys.setswitchinterval(before)
 
 
-@pytest.mark.usefixtures("compiler")
-def test_another_thread_goes_on_while_a_kernel_runs(patient):
-    def many_sines(x):
-        for _ in range(20):  # so long that one call shows it, most often
-            x = x.sin().exp()
-        return [x]
-
-    x = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
-    slow = compiled(many_sines, x)
+def test_another_thread_goes_on_while_a_kernel_runs(compiled, graph, patient):
+    slow, (_, *given) = compiled(), graph
     is_over, turns = threading.Event(), [0]
 
     def count():
@@ -60,7 +73,7 @@ def test_another_thread_goes_on_while_a_kernel_runs(patient):
         seen = []
         while len(seen) < 200 and max(seen, default=0) <= MOST_TURNS:
             before = turns[0]
-            slow(x)
+            slow(*given)
             seen.append(turns[0] - before)
         assert max(seen) > MOST_TURNS
     finally:
@@ -68,14 +81,24 @@ def test_another_thread_goes_on_while_a_kernel_runs(patient):
         other.join(timeout=500)
 
 
-@pytest.mark.usefixtures("compiler")
-def test_a_kernel_that_fails_has_the_lock_again():
-    table, at = torch.arange(5.0), torch.tensor([1, 4])
-    pick = compiled(lambda table, at: [table[at] * 2], table, at)
-    assert pick(table, at)[0].tolist() == [2.0, 8.0]
+def test_a_kernel_that_fails_has_the_lock_again(compiled, graph):
+    pick, (run, table, at) = compiled(), graph
+    wrong = torch.cat([at[1:], torch.tensor([5])])
+    torch.testing.assert_close(pick(table, at), run(table, at))
     with pytest.raises(RuntimeError, match="index out of bounds"):
-        pick(table, torch.tensor([1, 5]))
-    assert pick(table, at)[0].tolist() == [2.0, 8.0]
+        pick(table, wrong)
+    torch.testing.assert_close(pick(table, at), run(table, at))
+
+
+def test_what_was_compiled_is_taken_from_the_folder_for_as_many_threads(compiled, monkeypatch):
+    compiled()
+    counters = torch._dynamo.utils.counters["inductor"]
+    monkeypatch.setattr("torch._inductor.compile_fx.fx_codegen_and_compile", None)
+    before = counters["fxgraph_cache_hit"]
+    assert compiled() is not None
+    assert counters["fxgraph_cache_hit"] == before + 1
+    with pytest.raises(Exception, match="not callable"):
+        compiled(n_threads=2)
 
 
 def test_the_compiler_is_left_as_it_was(monkeypatch):
