@@ -1,16 +1,11 @@
-"""Triton's interpreter without a third of its work, also in a program that is forked from one with Triton.
+"""Triton's interpreter without a third of its work.
 
 It replaces the functions of the language before a kernel runs, and again at each call of a function in it.
 """
 
-import sys
 from typing import Any
 
-for name in [*sys.modules]:  # kernels are made for the interpreter, or not, as their modules are read
-    if name.startswith(("triton", "evenload.moe")) and not name.startswith("triton._C"):
-        del sys.modules[name]
-
-from triton.runtime import interpreter  # noqa: E402
+from triton.runtime import interpreter
 
 
 def replace_once() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def interpreted():
     def run(script, *arguments, **environment):
         paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
         done = subprocess.run(
-            [*python_command(), str(Path(__file__).parent / script), *arguments],
+            [sys.executable, str(Path(__file__).parent / script), *arguments],
             env=os.environ | environment | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=550,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

@@ -13,10 +13,8 @@ from evenload.errors import ConfigError
 
 WHY = "accounting for privacy"
 MOST_NOISE = 1e4
-FINE, COARSE = (
-    1e-4,
-    1e-3,
-)  # grids of privacy losses; losses are rounded up, so a coarse one errs to the safe side
+# Grids of privacy losses; losses are rounded up, so a coarse one errs to the safe side.
+FINE, COARSE = 1e-4, 1e-3
 
 
 def spent_epsilon(noise: float, rate: float, rounds: int, delta: float) -> float:

@@ -218,9 +218,8 @@ def test_an_lstm_trains_in_bfloat16_where_torchs_library_has_none(tmp_path):
     environment, program = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}, tmp_path / "program.py"
     program.write_text(LSTM_PROGRAM)
     for python in (python_command(), [sys.executable]):  # a fork may know the processor from before
-        command = [*python, str(program)]
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=500, check=False
+            [*python, program], env=environment, capture_output=True, text=True, timeout=500, check=False
         )
         if done.returncode != 77:
             break

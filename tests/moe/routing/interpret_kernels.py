@@ -35,9 +35,8 @@ def graphs():
 def check_router():
     for at, (graph, counts) in enumerate(graphs()):
         device = DeviceRouter(graph, "cpu")
-        for batch in (counts, counts[:, ::-1].copy())[
-            : 1 + (at == 0)
-        ]:  # the second finds the first's scratch
+        both = counts, counts[:, ::-1].copy()  # the second finds the first's scratch
+        for batch in both[: 1 + (at == 0)]:
             device.solve(torch.from_numpy(batch))
             found = device.routing(torch.from_numpy(batch))
             twin = Router(graph).solve(batch)
@@ -116,12 +115,8 @@ def check_mask():
     """Padding told by a mask is padding told by ids of -1, in the ids of every rank."""
     rng = np.random.default_rng(2)
     planner, twin = (Planner([0, 1, 0, 2], 4, 3, ep_size=2, backend=b) for b in ("triton", "cpu"))
-    for shape, n_flags, share in (
-        ((75, 2), 1, 0.4),
-        ((3, 5, 2), 3, 0.6),
-        ((9, 2), 1, 0.0),
-        ((0, 2), 1, 1.0),
-    ):
+    cases = ((75, 2), 1, 0.4), ((3, 5, 2), 3, 0.6), ((9, 2), 1, 0.0), ((0, 2), 1, 1.0)
+    for shape, n_flags, share in cases:
         ids = torch.from_numpy(rng.integers(0, 3, shape))
         mask = torch.from_numpy(rng.random(shape[:n_flags]) < share)
         each = (mask if mask.ndim == ids.ndim else mask[..., None]).expand(shape)
@@ -136,12 +131,8 @@ def check_mask():
     seen = planner.run(torch.tensor([0, 9, 1]), mask=torch.tensor([True, False, True]))
     assert (seen == -1).tolist() == [False, True, False]
     planner.check()  # what padding holds is nobody's id
-    for wrong in (
-        torch.ones(2, dtype=torch.bool),
-        torch.ones(3),
-        "mask",
-        torch.ones(3, device="meta").bool(),
-    ):
+    elsewhere = torch.ones(3, device="meta").bool()
+    for wrong in (torch.ones(2, dtype=torch.bool), torch.ones(3), "mask", elsewhere):
         with pytest.raises(ConfigError, match="mask"):
             planner.run(torch.tensor([0, 1, 2]), mask=wrong)
 

@@ -10,9 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own compiler
 
-MOST_TURNS = (
-    100  # of another thread, which it gets before and after the kernel: allocating lets go of the lock
-)
+MOST_TURNS = 100  # of another thread, before and after the kernel: allocating lets go of the lock
 
 
 def unlocked_kernels():
@@ -22,31 +20,20 @@ def unlocked_kernels():
     return compiling.unlocked_kernels()
 
 
-@pytest.fixture(scope="module")
-def graph():
-    """Numbers picked from a table, so many that one call shows whether others go on, most often."""
-
-    def sines(table, at):
-        x = table[at]
-        for _ in range(5):
-            x = x.sin().exp()
-        return [x]
-
-    table, at = torch.arange(5.0), torch.arange(1 << 20) % 5
-    return make_fx(sines)(table, at), table, at
+def sines(table, at):
+    """Of numbers picked from a table, so many that one call shows whether others go on, most often."""
+    return [table[at].sin().exp().sin().exp().sin().exp().sin().exp()]
 
 
-@pytest.fixture
-def compiled(compiler, graph):
-    from evenload.clients.fused.inductor import compiling
+GIVEN = torch.arange(5.0), torch.arange(1 << 20) % 5
 
-    def compile_it(n_threads=1):
-        torch.set_num_threads(n_threads)
-        with unlocked_kernels() as is_known, torch.no_grad():
-            assert is_known
-            return compiling.compile_both(graph[0], [*graph[1:]], None)[1]
 
-    return compile_it
+def compiled():
+    from evenload.clients.fused.inductor.compiling import compile_both
+
+    with unlocked_kernels() as is_known, torch.no_grad():
+        assert is_known
+        return compile_both(make_fx(sines)(*GIVEN), [*GIVEN], None)[1]
 
 
 @pytest.fixture
@@ -58,8 +45,9 @@ def patient():
     sys.setswitchinterval(before)
 
 
-def test_another_thread_goes_on_while_a_kernel_runs(compiled, graph, patient):
-    slow, (_, *given) = compiled(), graph
+@pytest.mark.usefixtures("compiler")
+def test_another_thread_goes_on_while_a_kernel_runs(patient):
+    slow = compiled()
     is_over, turns = threading.Event(), [0]
 
     def count():
@@ -73,7 +61,7 @@ def test_another_thread_goes_on_while_a_kernel_runs(compiled, graph, patient):
         seen = []
         while len(seen) < 200 and max(seen, default=0) <= MOST_TURNS:
             before = turns[0]
-            slow(*given)
+            slow(*GIVEN)
             seen.append(turns[0] - before)
         assert max(seen) > MOST_TURNS
     finally:
@@ -81,24 +69,20 @@ def test_another_thread_goes_on_while_a_kernel_runs(compiled, graph, patient):
         other.join(timeout=500)
 
 
-def test_a_kernel_that_fails_has_the_lock_again(compiled, graph):
-    pick, (run, table, at) = compiled(), graph
-    wrong = torch.cat([at[1:], torch.tensor([5])])
-    torch.testing.assert_close(pick(table, at), run(table, at))
+@pytest.mark.usefixtures("compiler")
+def test_a_kernel_that_fails_has_the_lock_again():
+    pick, (table, at) = compiled(), GIVEN
+    torch.testing.assert_close(pick(table, at), sines(table, at))
     with pytest.raises(RuntimeError, match="index out of bounds"):
-        pick(table, wrong)
-    torch.testing.assert_close(pick(table, at), run(table, at))
+        pick(table, at + (at == 4))
+    torch.testing.assert_close(pick(table, at), sines(table, at))
 
 
-def test_what_was_compiled_is_taken_from_the_folder_for_as_many_threads(compiled, monkeypatch):
+@pytest.mark.usefixtures("compiler")
+def test_what_was_compiled_is_taken_from_the_folder(monkeypatch):
     compiled()
-    counters = torch._dynamo.utils.counters["inductor"]
     monkeypatch.setattr("torch._inductor.compile_fx.fx_codegen_and_compile", None)
-    before = counters["fxgraph_cache_hit"]
-    assert compiled() is not None
-    assert counters["fxgraph_cache_hit"] == before + 1
-    with pytest.raises(Exception, match="not callable"):
-        compiled(n_threads=2)
+    torch.testing.assert_close(compiled()(*GIVEN), sines(*GIVEN))
 
 
 def test_the_compiler_is_left_as_it_was(monkeypatch):
