@@ -6,6 +6,7 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ ALLOWED = 1e-12
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "torch-idioms.md"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Idiom:
     """An idiom: what of the plain loop it changes, and what of a Recipe.
 
@@ -680,12 +681,9 @@ class Outcome:
 
 def outcome(strategy, dataset=DATASETS[0], model=MODELS[0], loss=LOSSES[0], loop=LOOPS[0]):
     told = {"optimizer": SGD(0.1, momentum=0.9), "epochs": EPOCHS, **loss.told, **loop.told}
-    plain = {"optimizer": sgd, "epochs": EPOCHS, **loss.plain, **loop.plain}
-    by_row, makes = plain.pop("loss"), seeded_by(model)
+    by_row, makes = (loss.plain | loop.plain)["loss"], seeded_by(model)
     if dataset.build is Dicts:
-        told["objective"] = plain["loss"] = lambda model, b: by_row(model(b["x"]), b["y"])
-    else:
-        plain["loss"] = by_row
+        told["objective"] = of_dicts(by_row)
     if "step" in told:
         told["step"] = told["step"](by_row)
     try:
@@ -697,24 +695,33 @@ def outcome(strategy, dataset=DATASETS[0], model=MODELS[0], loss=LOSSES[0], loop
     failed = [result.error for result in run if result.status == "failed"]
     if failed:
         return Outcome(None, sentence(failed[0]))
-    reasons = "; ".join(run.plan.reasons.values())
-    others = run.states
     if model.counts:
-        others = train(makes, datasets, recipe, strategy="serial", seed=SEED).states
-    worst = 0.0
+        truths = train(makes, datasets, recipe, strategy="serial", seed=SEED).states
+    else:
+        truths = plain_states(dataset, model, loss, loop)
+    return Outcome(max(map(distance, run.states, truths)), "; ".join(run.plan.reasons.values()))
+
+
+@cache
+def plain_states(dataset, model, loss, loop):
+    """Each client's at the end of the plain loop, which knows of no strategy."""
+    plain, states = {"optimizer": sgd, "epochs": EPOCHS, **loss.plain, **loop.plain}, []
+    if dataset.build is Dicts:
+        plain["loss"] = of_dicts(plain["loss"])
     for client, n in enumerate(SIZES):
-        own = makes()
-        if not model.counts:
-            seeds = client_seed(SEED, client, of="rows"), client_seed(SEED, client)
-            train_plainly(own, dataset.build(n), batch_size=BATCH, seeds=seeds, **plain)
-        truth = others[client] if model.counts else own.state_dict()
-        worst = max(worst, distance(run[client].state, truth))
-    return Outcome(worst, reasons)
+        own, seeds = seeded_by(model)(), (client_seed(SEED, client, of="rows"), client_seed(SEED, client))
+        train_plainly(own, dataset.build(n), batch_size=BATCH, seeds=seeds, **plain)
+        states.append(own.state_dict())
+    return states
+
+
+def of_dicts(by_row):
+    return lambda model, b: by_row(model(b["x"]), b["y"])
 
 
 def seeded_by(model):
     def make():
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         return model.build()
 
     return make

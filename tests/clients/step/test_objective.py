@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from clients.linear_clients import tasks_of
+from forked_workers import python_command
 from torch import nn
 
 from evenload.clients import SGD, Recipe, Trainer, train
@@ -171,6 +172,8 @@ def test_recurrent_rules_are_of_torchs_precision(kind, has_state):
 
 
 LSTM_PROGRAM = """
+import warnings
+warnings.simplefilter("error")
 import torch
 from torch import nn
 from evenload.clients import SGD, Recipe, train
@@ -210,13 +213,16 @@ for at, (x, y) in enumerate(rows):
 """
 
 
-def test_an_lstm_trains_in_bfloat16_where_torchs_library_has_none():
+def test_an_lstm_trains_in_bfloat16_where_torchs_library_has_none(tmp_path):
     """As on a processor with AVX2 alone, by oneDNN's own variable. The oracle is a plain loop of torch's."""
-    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", LSTM_PROGRAM], env=environment, capture_output=True, text=True,
-        timeout=500, check=False,
-    )  # fmt: skip
+    environment, program = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}, tmp_path / "program.py"
+    program.write_text(LSTM_PROGRAM)
+    for python in (python_command(), [sys.executable]):  # a fork may know the processor from before
+        done = subprocess.run(
+            [*python, program], env=environment, capture_output=True, text=True, timeout=500, check=False
+        )
+        if done.returncode != 77:
+            break
     if done.returncode == 77:
         pytest.skip("oneDNN's variable does not lower this kind of processor")
     assert done.returncode == 0, done.stderr[-2000:]

@@ -55,7 +55,7 @@ def test_a_plan_keeps_to_its_tolerance_its_least_tokens_and_its_domains(layer, t
         np.testing.assert_array_equal(getattr(plan, name), getattr(again, name))
 
 
-@pytest.mark.parametrize("tolerance", [1.0, 1.05, 1.2])
+@pytest.mark.parametrize("tolerance", [1.0, 1.05])
 def test_small_layers_with_rules_beside_the_integer_programs(tolerance):
     """Oracle: HiGHS, which knows nothing of groups: its lowest peak, and its fewest fetches within the
     tolerance of it."""

@@ -10,9 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own compiler
 
-MOST_TURNS = (
-    100  # of another thread, which it gets before and after the kernel: allocating lets go of the lock
-)
+MOST_TURNS = 100  # of another thread, before and after the kernel: allocating lets go of the lock
 
 
 def unlocked_kernels():
@@ -22,11 +20,20 @@ def unlocked_kernels():
     return compiling.unlocked_kernels()
 
 
-def compiled(fn, *example):
-    graph = make_fx(fn)(*example)
+def sines(table, at):
+    """Of numbers picked from a table, so many that one call shows whether others go on, most often."""
+    return [table[at].sin().exp().sin().exp().sin().exp().sin().exp()]
+
+
+GIVEN = torch.arange(5.0), torch.arange(1 << 20) % 5
+
+
+def compiled():
+    from evenload.clients.fused.inductor.compiling import compile_both
+
     with unlocked_kernels() as is_known, torch.no_grad():
         assert is_known
-        return torch._inductor.compile(graph, list(example))
+        return compile_both(make_fx(sines)(*GIVEN), [*GIVEN], None)[1]
 
 
 @pytest.fixture
@@ -40,13 +47,7 @@ def patient():
 
 @pytest.mark.usefixtures("compiler")
 def test_another_thread_goes_on_while_a_kernel_runs(patient):
-    def many_sines(x):
-        for _ in range(20):  # so long that one call shows it, most often
-            x = x.sin().exp()
-        return [x]
-
-    x = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
-    slow = compiled(many_sines, x)
+    slow = compiled()
     is_over, turns = threading.Event(), [0]
 
     def count():
@@ -60,7 +61,7 @@ def test_another_thread_goes_on_while_a_kernel_runs(patient):
         seen = []
         while len(seen) < 200 and max(seen, default=0) <= MOST_TURNS:
             before = turns[0]
-            slow(x)
+            slow(*GIVEN)
             seen.append(turns[0] - before)
         assert max(seen) > MOST_TURNS
     finally:
@@ -70,12 +71,18 @@ def test_another_thread_goes_on_while_a_kernel_runs(patient):
 
 @pytest.mark.usefixtures("compiler")
 def test_a_kernel_that_fails_has_the_lock_again():
-    table, at = torch.arange(5.0), torch.tensor([1, 4])
-    pick = compiled(lambda table, at: [table[at] * 2], table, at)
-    assert pick(table, at)[0].tolist() == [2.0, 8.0]
+    pick, (table, at) = compiled(), GIVEN
+    torch.testing.assert_close(pick(table, at), sines(table, at))
     with pytest.raises(RuntimeError, match="index out of bounds"):
-        pick(table, torch.tensor([1, 5]))
-    assert pick(table, at)[0].tolist() == [2.0, 8.0]
+        pick(table, at + (at == 4))
+    torch.testing.assert_close(pick(table, at), sines(table, at))
+
+
+@pytest.mark.usefixtures("compiler")
+def test_what_was_compiled_is_taken_from_the_folder(monkeypatch):
+    compiled()
+    monkeypatch.setattr("torch._inductor.compile_fx.fx_codegen_and_compile", None)
+    torch.testing.assert_close(compiled()(*GIVEN), sines(*GIVEN))
 
 
 def test_the_compiler_is_left_as_it_was(monkeypatch):

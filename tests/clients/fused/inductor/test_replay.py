@@ -86,10 +86,8 @@ def random_inputs(draw):
     """Clients and inputs of a few steps, some dead or about to die, somewhere in memory."""
     clients, n_steps = made_clients(), draw.randint(1, 6)
     g = torch.Generator().manual_seed(draw.randrange(1 << 30))
-    x, y = (
-        torch.randn(n_steps, K, ROWS, 21, generator=g),
-        torch.randint(0, 5, (n_steps, K, ROWS), generator=g),
-    )
+    x = torch.randn(n_steps, K, ROWS, 21, generator=g)
+    y = torch.randint(0, 5, (n_steps, K, ROWS), generator=g)
     counts = torch.randint(1, ROWS + 1, (n_steps, K, 1), generator=g)
     w = (torch.arange(ROWS) < counts) / counts
     for _ in range(draw.choice([0, 0, 1, 2])):
@@ -99,11 +97,8 @@ def random_inputs(draw):
     clients.alive[:] = torch.rand(K, generator=g) < 0.8
     rates = [{"minus_lr": -torch.rand(K, generator=g)} for _ in range(draw.choice([1, n_steps]))]
     draws = torch.zeros(n_steps, K, dtype=torch.int64)
-    return (
-        clients,
-        [shifted(t, draw.randint(0, 9)) for t in (draws, x, y, w)],
-        rates * (n_steps // len(rates)),
-    )
+    given = [shifted(t, draw.randint(0, 9)) for t in (draws, x, y, w)]
+    return clients, given, rates * (n_steps // len(rates))
 
 
 @pytest.mark.parametrize("way", ["compiled", "plain"])
@@ -114,10 +109,8 @@ def test_steps_of_random_inputs_are_the_steps_one_by_one(step, stacked, way):
         ours, given, scalars = random_inputs(draw)
         theirs = copy.deepcopy(ours)
         was_alive = ours.alive.clone()
-        out, expected = (
-            step.steps(ours, StepInputs(*given, scalars)),
-            one_by_one({"compiled": step, "plain": stacked}[way], theirs, *given, scalars),
-        )
+        out = step.steps(ours, StepInputs(*given, scalars))
+        expected = one_by_one({"compiled": step, "plain": stacked}[way], theirs, *given, scalars)
         assert out.losses.shape == (len(scalars), K)
         assert torch.equal(ours.alive, theirs.alive)
         found, wanted = tensors(ours, out), tensors(theirs, expected)
@@ -190,14 +183,7 @@ def test_an_argument_without_bytes_is_no_obstacle_and_shared_memory_is():
         MULTIPLIED + "    return (c, 3)\n",
         MADE + "    cpp_fused_add_0(a, c)\n    return (c, )\n",
     ],
-    ids=[
-        "another operation",
-        "parts",
-        "a constant",
-        "another product",
-        "a number",
-        "a kernel without a library",
-    ],
+    ids=["another operation", "parts", "constant", "another product", "number", "kernel without library"],
 )
 def test_what_is_not_known_is_not_recorded(body):
     function = written(body, constant0=FACTORS[1], cpp_fused_add_0=lambda *_: None)

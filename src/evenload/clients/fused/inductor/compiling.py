@@ -50,11 +50,37 @@ def compile_both(
         made.append(compile_fx_inner(*args, **kwargs))
         return made[-1]
 
-    wrapped: Any = compile_fx(graph, [*example], note_inner, config_patches=options)
+    with remembered_graphs():
+        wrapped: Any = compile_fx(graph, [*example], note_inner, config_patches=options)
     if len(made) != 1 or not callable(made[0]):
         return wrapped, None
     inner = getattr(made[0], "current_callable", None) or made[0]
     return wrapped, DirectCall(inner)
+
+
+@contextmanager
+def remembered_graphs() -> Iterator[None]:
+    """Let the compiler look in its folder for what it made of a graph, and keep there what it makes.
+
+    Otherwise it does so only for graphs of torch.compile, and a process that compiles what another did finds
+    single kernels: it would take twice as long. Does nothing where torch has no such folder, as before 2.6.
+    """
+    from torch._functorch import config as gradients
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    own = getattr(torch.compiler, "config", None)
+    if not hasattr(own, "cache_key_tag") or not hasattr(gradients, "enable_autograd_cache"):
+        yield
+        return
+    # Loops are written for as many threads and as wide a processor, and another may share the folder.
+    tag = f"{own.cache_key_tag} {pick_vec_isa()} {torch.get_num_threads()}"
+    sizes = TracingContext(FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True))
+    # A wrapped function from the folder would come without the function inside.
+    with own.patch(cache_key_tag=tag), gradients.patch(enable_autograd_cache=False), tracing(sizes):
+        yield
 
 
 def is_same(inner: Callable[..., Any], wrapped: Callable[..., Any], example: list[Tensor]) -> bool:
