@@ -47,6 +47,7 @@ ELSEWHERE = {
     "executor/transport/memory_maps.py": "maps what the program has mapped; the kernel's own files",
     "executor/backends/ray/address.py": "the address that Ray wrote",
     "same_code/source_file.py": "source of a module that Python has imported",
+    "same_code/package_versions.py": "what an installer wrote of installed packages",
     "native/code_hash.py": PACKAGE,
     "native/objects.py": PACKAGE,
     "dashboard/app.py": PACKAGE,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from same_code.programs import LEAF, RELATIVE, WAYS, Program, running, write_module
 
-from evenload.same_code import CodeFacts, ItemFingerprints
+from evenload.same_code import CodeFacts, ItemFingerprints, package_versions
 
 XS = (3, 5)
 
@@ -163,6 +163,17 @@ def test_versions_of_packages_are_told(tmp_path: Path) -> None:
     assert "version click" not in facts.facts
     was = {**facts.facts, "version numpy": "0.1"}
     assert facts.change_since(was) == f"numpy 0.1 -> {facts.facts['version numpy']}"
+
+
+def test_a_package_of_another_name_is_found_by_its_files(tmp_path: Path, monkeypatch: Any) -> None:
+    (home := tmp_path / "Whole-1.5.dist-info").mkdir()
+    (home / "METADATA").write_text("Metadata-Version: 2.1\nName: Whole\nVersion: 1.5\n")
+    files = ("inner/one.py", "alone.py", "fast.cpython-311-x86_64-linux-gnu.so", "data/x.txt", "../bin/y.py")
+    (home / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    monkeypatch.syspath_prepend(tmp_path)
+    found = package_versions._distributions.__wrapped__()
+    assert {name for name, one in found.items() if one._path == home} == {"inner", "alone", "fast"}
+    assert found["fast"].version == "1.5"
 
 
 def test_usual_globals_of_a_program_are_no_change(tmp_path: Path) -> None:

@@ -1,9 +1,14 @@
 """The versions of the packages that results depend on, in this environment or in another one."""
 
 import functools
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 # Who uses one of these may use any of them: models are loaded by names in their config files.
 MODEL_PACKAGES = frozenset((
@@ -12,6 +17,9 @@ MODEL_PACKAGES = frozenset((
 ))  # fmt: skip
 _PROJECTS = {"PIL": "pillow", "cv2": "opencv-python", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 _PROJECTS |= {"skimage": "scikit-image"}
+
+_FILES = re.compile(r"^([^/.,\n]+)(?:/.*|\.[^/,\n]*)?\.(?:py|so|pyd),", re.MULTILINE)
+"""Of modules in a list of installed files; the group is the name to import."""
 
 
 def versions_of(packages: Iterable[str]) -> dict[str, str]:
@@ -33,16 +41,24 @@ def _version(name: str) -> str | None:
     try:
         return metadata.version(_PROJECTS.get(name, name))
     except metadata.PackageNotFoundError:
-        others = [] if name in MODEL_PACKAGES else _projects().get(name, [])
-        return metadata.version(others[0]) if others else None
+        found = None if name in MODEL_PACKAGES else _distributions().get(name)
+        return found.version if found else None
 
 
 @functools.cache
-def _projects() -> dict[str, list[str]]:
-    """Return the projects that each importable name is from; takes a second where much is installed."""
+def _distributions() -> dict[str, "metadata.Distribution"]:
+    """Return what each importable name is from.
+
+    As ``metadata.packages_distributions`` has it, which reads each word of what is installed: a second.
+    """
     from importlib import metadata
 
-    return {name: list(projects) for name, projects in metadata.packages_distributions().items()}
+    found: dict[str, metadata.Distribution] = {}
+    for one in metadata.distributions():
+        told = (one.read_text("top_level.txt") or "").split()
+        for name in told or set(_FILES.findall(one.read_text("RECORD") or "")):
+            found.setdefault(name, one)
+    return found
 
 
 def environment_of(python: str, folder: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from examples_count import examples
+from examples_count import ALL, examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +17,6 @@ PROGRAM = """
 import json, os, signal, sys, time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-
-import joblib
 
 def work(item):
     x, deed, mark = item
@@ -36,6 +34,8 @@ if __name__ == "__main__":
         with ProcessPoolExecutor(3, mp_context=get_context(start)) as pool:
             got = list(pool.map(work, items, chunksize=chunk or 1))
     elif how == "joblib":
+        import joblib
+
         got = joblib.Parallel(n_jobs=3, batch_size=chunk or "auto")(map(joblib.delayed(work), items))
     else:
         with get_context(start).Pool(3, maxtasksperchild=most) as pool:
@@ -50,16 +50,16 @@ if __name__ == "__main__":
     print(got)
 """
 PLANS = st.tuples(
-    st.sampled_from(["map", "imap", "apply", "executor", "joblib"]),
+    st.sampled_from(["map", "imap", "apply", "executor", *["joblib"] * ALL]),
     st.sampled_from(["fork", "fork", "spawn"]),
     st.sampled_from([None, 1, 3]),
     st.sampled_from([None, 2, 7]),
-    st.lists(st.sampled_from([None] * 8 + ["kill", "exit", "hang"]), max_size=30),
+    st.lists(st.sampled_from([None] * 8 + ["kill", "exit", "hang"]), max_size=20),
 )
 
 
 @settings(max_examples=examples(10))
-@example(plan=("joblib", "fork", None, None, [None, None, None, "hang", None]))
+@example(plan=("joblib", "fork", None, None, [*[None] * 3, "hang", *[None] * 30, "kill"]))
 @given(plan=PLANS)
 def test_calls_outlive_their_workers(tmp_path_factory, plan):
     folder = tmp_path_factory.mktemp("marks")

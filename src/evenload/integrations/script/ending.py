@@ -5,15 +5,9 @@ import json
 import os
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from evenload._plain_text import plain, seconds_text
-from evenload._private_files import plain_file, write_named
-from evenload._terminal import print_line
-from evenload.balance.bound import ratio_to
-from evenload.errors import ConfigError
-from evenload.integrations.script.observe import works_of
 from evenload.integrations.script.takeover import ScriptRun
 
 LEAST_S = 0.05  # a shorter time of work says little about shares
@@ -23,11 +17,17 @@ MOST_NAMES = 3
 def tell(run: ScriptRun, asked: dict[str, Any]) -> None:
     """Say on standard error how the script went, and write it to the file that was asked for."""
     if run.notes:
+        from evenload._private_files import Path, plain_file
+        from evenload.integrations.script.observe import works_of
+
         with plain_file(Path(run.notes)) as lines:
             run.works += works_of(lines)
         os.unlink(run.notes)
     ended = facts(run)
     if asked.get("out"):
+        from evenload._private_files import ConfigError, Path, write_named
+        from evenload._terminal import print_line
+
         try:
             write_named(Path(asked["out"]), json.dumps(ended, indent=1) + "\n", "-o")
         except ConfigError as error:
@@ -43,6 +43,11 @@ def facts(run: ScriptRun) -> dict[str, Any]:
     names: Counter[str] = sum((work.names for work in works), Counter())
     each = [work.seconds() for work in works]
     wall_s, bound_s, plain_s = (round(sum(column), 6) for column in zip((0.0,) * 3, *each, strict=True))
+    ratio = None
+    if works:
+        from evenload.balance.bound import ratio_to
+
+        ratio = ratio_to(bound_s, wall_s)
     return {
         "schema": 1,
         "pools": [{"kind": one.kind, "workers": len(one.slots), "items": one.n_items} for one in works],
@@ -51,7 +56,7 @@ def facts(run: ScriptRun) -> dict[str, Any]:
         "functions": dict(names.most_common()),
         "wall_s": wall_s,
         "bound_s": bound_s,
-        "ratio": ratio_to(bound_s, wall_s),
+        "ratio": ratio,
         "without_s": plain_s,
         "busy_s": [{slot: round(one.busy_s[slot], 6) for slot in one.slots} for one in works],
         "workers_lost": sum(work.n_deaths for work in works),

@@ -13,7 +13,6 @@ import json
 import os
 import runpy
 import sys
-import tempfile
 from types import TracebackType
 from typing import Any
 
@@ -42,6 +41,8 @@ def main() -> None:
     sys.orig_argv[at:] = words
     notes = ""
     if asked.get("observe"):
+        import tempfile
+
         fd, notes = tempfile.mkstemp(prefix="evenload-")
         os.close(fd)
     page = None
@@ -64,7 +65,10 @@ def main() -> None:
         if page is not None:
             page.status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         # What is imported after an interrupt would have the interpreter forget that it is to end by one.
-        from evenload.integrations.script import ending  # noqa: F401
+        with takeover.own_imports():
+            from evenload import _private_files, _terminal  # noqa: F401
+            from evenload.balance import bound  # noqa: F401
+            from evenload.integrations.script import ending, observe  # noqa: F401
 
         _show_without_us(error)
         raise
@@ -75,7 +79,7 @@ def _tell(run: takeover.ScriptRun, asked: dict[str, Any]) -> None:
         with takeover.own_imports():
             from evenload.integrations.script.ending import tell
 
-        tell(run, asked)
+            tell(run, asked)
 
 
 def _run(words: list[str]) -> None:

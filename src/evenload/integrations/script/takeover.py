@@ -7,7 +7,6 @@ derive from it are left as they are.
 
 import contextlib
 import importlib
-import importlib.abc
 import importlib.machinery
 import os
 import sys
@@ -125,7 +124,7 @@ def _places(n: int) -> Mapping[str, Mapping[str, str]]:
     return {device.id: worker_environment(device, pool) for device in pool}
 
 
-class _Hook(importlib.abc.MetaPathFinder):
+class _Hook:  # no importlib.abc: what that imports takes longer than all the rest here
     """Finds nothing by itself; has what is found for some names be followed by what is to be done then."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
@@ -137,11 +136,11 @@ class _Hook(importlib.abc.MetaPathFinder):
         )
         spec = next((one for one in found if one is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Then(spec.loader)
+            spec.loader = _Then(spec.loader)  # pyrefly: ignore
         return spec
 
 
-class _Then(importlib.abc.Loader):
+class _Then:
     """A loader that has a module that another one loads taken over, and is seen by nobody."""
 
     def __init__(self, loader: Any):
