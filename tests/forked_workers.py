@@ -135,6 +135,9 @@ def read_tests(arguments: Sequence[str]) -> None:
                 warnings.simplefilter("ignore")
                 for name in COMPILER:
                     import_module(name)
+        with suppress(ImportError, AttributeError):
+            # Properties try constants of all our modules as examples: to look for them takes seconds in each worker.
+            import_module("hypothesis.internal.conjecture.providers")._get_local_constants()
 
 
 if __name__ == Path(__file__).stem and ARGUMENTS in os.environ:
