@@ -136,7 +136,7 @@ def read_tests(arguments: Sequence[str]) -> None:
                 for name in COMPILER:
                     import_module(name)
         with suppress(ImportError, AttributeError):
-            # Properties try constants of all our modules as examples: to look for them takes seconds in each worker.
+            # Properties try constants of all our modules, and each worker would look for them, for seconds.
             import_module("hypothesis.internal.conjecture.providers")._get_local_constants()
 
 

@@ -71,7 +71,7 @@ def remembered_graphs() -> Iterator[None]:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    own = getattr(torch.compiler, "config", None)
+    own: Any = getattr(torch.compiler, "config", None)
     if not hasattr(own, "cache_key_tag") or not hasattr(gradients, "enable_autograd_cache"):
         yield
         return
