@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from evenload._optional import require
-from evenload._private_files import OwnFolder
+from evenload._private_files import OwnFolder, open_named
 from evenload.balance.policy import policy_from_name
 from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.events import Event, EventFile, json_text
@@ -506,7 +506,7 @@ def _check_place(report: Path) -> None:
     if report.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         why = "it is a folder" if report.is_dir() else f"{folder} is no folder that can be written to"
     elif report.is_file():
-        with report.open("rb") as file:
+        with open_named(report) as file:
             begin = file.read(9).lower()
         why = "" if begin in (b"", b"<!doctype") else "a file that is no page of HTML is there"
     if why:
