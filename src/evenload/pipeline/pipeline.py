@@ -506,7 +506,8 @@ def _check_place(report: Path) -> None:
     if report.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         why = "it is a folder" if report.is_dir() else f"{folder} is no folder that can be written to"
     elif report.is_file():
-        with open_named(report) as file:
+        begin = b"not readable"
+        with contextlib.suppress(OSError), open_named(report) as file:
             begin = file.read(9).lower()
         why = "" if begin in (b"", b"<!doctype") else "a file that is no page of HTML is there"
     if why:
