@@ -12,8 +12,11 @@ def test_moduli_are_the_bn_polynomials():
     assert FR.modulus == 36 * X**4 + 36 * X**3 + 18 * X**2 + 6 * X + 1
 
 
-def test_the_generators_are_no_squares():
-    assert all(pow(p.generator, (p.modulus - 1) // 2, p.modulus) == p.modulus - 1 for p in (FQ, FR))
+@pytest.mark.parametrize("prime", [FQ, FR], ids=lambda p: p.name)
+def test_two_adicity_and_non_residue(prime):
+    assert (prime.modulus - 1) % 2**prime.two_adicity == 0
+    assert (prime.modulus - 1) >> prime.two_adicity & 1
+    assert pow(prime.generator, (prime.modulus - 1) // 2, prime.modulus) == prime.modulus - 1
 
 
 def test_roots_of_unity_have_exactly_their_order():

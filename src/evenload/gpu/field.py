@@ -11,11 +11,13 @@ X = 4965661367192848881
 
 @dataclass(frozen=True, slots=True)
 class Prime:
-    """A prime field. ``generator`` generates its multiplicative group."""
+    """A prime field. ``generator`` generates its multiplicative group; ``two_adicity`` is that of ``modulus
+    - 1``."""
 
     name: str
     modulus: int
     generator: int
+    two_adicity: int
 
     def montgomery(self, value: int, bits: int = 256) -> int:
         """``value * 2^bits`` in the field."""
@@ -33,8 +35,8 @@ class Prime:
         return pow(self.generator, (self.modulus - 1) // order, self.modulus)
 
 
-FQ = Prime("Fq", 21888242871839275222246405745257275088696311157297823662689037894645226208583, 3)
-FR = Prime("Fr", 21888242871839275222246405745257275088548364400416034343698204186575808495617, 5)
+FQ = Prime("Fq", 21888242871839275222246405745257275088696311157297823662689037894645226208583, 3, 1)
+FR = Prime("Fr", 21888242871839275222246405745257275088548364400416034343698204186575808495617, 5, 28)
 
 G1 = (1, 2)
 """Generator of G1: y^2 = x^3 + 3 over Fq; the group has prime order r."""

@@ -30,12 +30,14 @@ COLUMNS_THEN_DIAGONALS = (
 )
 
 
-def initial_state(*, key: bytes = b"", person: bytes = b"", node_depth: int = 0) -> tuple[list[int], int]:
+def initial_state(
+    *, key: bytes = b"", person: bytes = b"", node_depth: int = 0, inner_size: int = 32
+) -> tuple[list[int], int]:
     """The state before the first byte of the message, and how many bytes it has seen (64 with a key).
 
     Tree parameters: fan-out 2, depth 255 (not limited), leaves of any length; digests of 32 bytes.
     """
-    parameters = bytes([32, len(key), 2, 255, *bytes(10), node_depth, 32, *bytes(8)])
+    parameters = bytes([32, len(key), 2, 255, *bytes(10), node_depth, inner_size, *bytes(8)])
     parameters += person.ljust(8, b"\0")
     state = [
         start ^ int.from_bytes(parameters[4 * k : 4 * k + 4], "little") for k, start in enumerate(INITIAL)

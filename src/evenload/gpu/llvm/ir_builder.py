@@ -87,11 +87,13 @@ class Code:
     def store(self, value: Any, address: Any, offset: int = 0, align: int = 1) -> None:
         self.ir.store(value, self.pointer(address, offset), align=align)
 
-    def load_int(self, address: Any, index: Any, kind: Any = I64) -> Any:
+    def load_int(self, address: Any, index: Any, kind: Any = I64, signed: bool = True) -> Any:
         """Element ``index`` of an array of ``kind``, widened to 64 bits."""
         n_bytes = kind.width // 8
         raw = self.load(self.add(address, self.mul(index, n_bytes)), kind, align=n_bytes)
-        return raw if kind is I64 else self.ir.sext(raw, I64)
+        if kind is I64:
+            return raw
+        return self.ir.sext(raw, I64) if signed else self.ir.zext(raw, I64)
 
     def store_int(self, value: Any, address: Any, index: Any, kind: Any = I64) -> None:
         n_bytes = kind.width // 8

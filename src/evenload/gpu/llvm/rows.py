@@ -31,11 +31,11 @@ def address(array: np.ndarray) -> int:
     return array.ctypes.data
 
 
-def from_integers(values: Iterable[int]) -> np.ndarray:
-    """[n, 4] uint64 of non-negative integers below 2^256."""
-    content = b"".join(value.to_bytes(32, "little") for value in values)
-    rows = empty(len(content) // 32, 32)
-    rows[:] = np.frombuffer(content, np.uint64).reshape(-1, 4)
+def from_integers(values: Iterable[int], words: int = 4) -> np.ndarray:
+    """[n, words] uint64 of non-negative integers below 2^(64 * words)."""
+    content = b"".join(value.to_bytes(8 * words, "little") for value in values)
+    rows = empty(len(content) // (8 * words), 8 * words)
+    rows[:] = np.frombuffer(content, np.uint64).reshape(-1, words)
     return rows
 
 

@@ -85,9 +85,9 @@ class PrimeField(Field):
         """Store canonical rows of 32 bytes for each element."""
         self.level.store_rows([self.canonical(a).limbs for a in elements], addresses)
 
-    def store_raw(self, a: Element, address: Any) -> None:
+    def store_raw(self, a: Element, address: Any, offset: int = 0) -> None:
         """Store as it is: the reader must know the bound and that the limbs may not be tidy."""
-        self.level.store_block(a.limbs, address, 0)
+        self.level.store_block(a.limbs, address, offset)
 
     def flatten(self, a: Element) -> list[Any]:
         return list(a.limbs)
