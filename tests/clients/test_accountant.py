@@ -40,9 +40,10 @@ def test_more_noise_fewer_rounds_and_rarer_clients_spend_less():
     assert spent_epsilon(0.0, 0.1, 20, 1e-5) == math.inf
 
 
-def test_the_noise_that_is_needed_is_needed():
-    noise = noise_for(0.5, 0.1, 10, 1e-5)
-    assert spent_epsilon(noise, 0.1, 10, 1e-5) <= 0.5 < spent_epsilon(0.985 * noise, 0.1, 10, 1e-5)
+@pytest.mark.parametrize("case", [(0.5, 0.1, 10, 1e-5), (1.0, 0.01, 200, 1e-6)])
+def test_the_noise_that_is_needed_is_needed(case):
+    noise, (epsilon, *told) = noise_for(*case), case
+    assert spent_epsilon(noise, *told) <= epsilon < spent_epsilon(0.985 * noise, *told)
 
 
 @pytest.mark.parametrize(

@@ -79,10 +79,13 @@ def test_a_kernel_that_fails_has_the_lock_again():
 
 
 @pytest.mark.usefixtures("compiler")
-def test_what_was_compiled_is_taken_from_the_folder(monkeypatch):
+def test_what_was_compiled_is_taken_from_the_folder_by_processors_alike(monkeypatch):
     compiled()
     monkeypatch.setattr("torch._inductor.compile_fx.fx_codegen_and_compile", None)
     torch.testing.assert_close(compiled()(*GIVEN), sines(*GIVEN))
+    monkeypatch.setattr("torch._inductor.cpu_vec_isa.pick_vec_isa", lambda: "of another width")
+    with pytest.raises(Exception, match="NoneType"):  # it would have to be compiled
+        compiled()
 
 
 def test_the_compiler_is_left_as_it_was(monkeypatch):
